@@ -12,21 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from samebits.artifact.header import Coordinates
     from samebits.plan import Plan
     from samebits.run.data import Sampler
-
-
-@dataclass(frozen=True)
-class Coordinates:
-    """Where a rank stands in the parallel layout (all numbers start at 0)."""
-
-    rank: int
-    world: int
-    tensor: int
-    pipeline: int
-    data: int
-    expert: int
-    context: int
 
 
 @dataclass

@@ -1,0 +1,71 @@
+"""One object owns all paths of an artifact; files that others wait for appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """The folder of one arm."""
+
+    folder: Path
+
+    @property
+    def plan(self) -> Path:
+        return self.folder / "plan.json"
+
+    @property
+    def manifest(self) -> Path:
+        return self.folder / "manifest.json"
+
+    @property
+    def table(self) -> Path:
+        return self.folder / "table.npy"
+
+    @property
+    def launch(self) -> Path:
+        """Of submitit: its scripts, pickles and the job's own log."""
+        return self.folder / "launch"
+
+    @property
+    def outcome(self) -> Path:
+        """What the launcher says when every rank has ended."""
+        return self.folder / "outcome.json"
+
+    @property
+    def progress(self) -> Path:
+        return self.folder / "progress"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step-{step:06d}"
+
+    def fingerprint(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank:05d}.fp"
+
+    def log(self, rank: int) -> Path:
+        return self.folder / "logs" / f"rank-{rank:05d}.log"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Temporary name in the same folder, fsync, rename, fsync of the folder. Leaves nothing behind where it fails."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

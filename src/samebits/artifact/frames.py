@@ -1,0 +1,53 @@
+"""The framing of a fingerprint file: append-only, checksummed, each frame bound to all that stand before it.
+
+    file   = MAGIC (12 bytes) · format (u32) · frame*
+    frame  = kind (4 bytes) · sequence (u32) · payload length (u64) · payload · check (16 bytes)
+    check  = blake2b-128(check of the frame before · the 16 head bytes · payload); before the first: 16 zero bytes
+
+A killed writer leaves a valid prefix. A flipped bit, a dropped, repeated or reordered frame breaks the checks from
+there on. Only the payload of RECORDS frames may be left unread; their stored check still binds the next frame.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from enum import StrEnum
+
+MAGIC = b"samebits-fp\n"
+FORMAT = 1
+PREFIX = MAGIC + FORMAT.to_bytes(4, "little")
+HEAD = struct.Struct("<4sIQ")
+CHECK_BYTES = 16
+NO_CHECK = bytes(CHECK_BYTES)
+
+
+class FrameKind(StrEnum):
+    """HEADER first, once. TABLES before the records that use them. RECORDS, then the BLOCK that sums them up.
+    NOTE anywhere between. SEAL: the run ended as planned. VERIFIED: the rank re-read its own file after the seal."""
+
+    HEADER = "HEAD"
+    TABLES = "TABL"
+    RECORDS = "RECS"
+    BLOCK = "BLOK"
+    NOTE = "NOTE"
+    SEAL = "SEAL"
+    VERIFIED = "VRFY"
+
+
+BLOCK = struct.Struct("<BBHIQQ16s16sqq")
+"""moment, rung, 0, 0, step, number of records, block digest, chain, start and end in nanoseconds since the epoch."""
+
+
+def check(before: bytes, head: bytes, payload: bytes | memoryview) -> bytes:
+    """16 check bytes of one frame."""
+    state = hashlib.blake2b(before + head, digest_size=CHECK_BYTES)
+    state.update(payload)
+    return state.digest()
+
+
+def frame(kind: FrameKind, sequence: int, payload: bytes | memoryview, before: bytes) -> tuple[bytes, bytes]:
+    """The whole frame, and its check for the next one."""
+    head = HEAD.pack(kind.encode(), sequence, len(payload))
+    own = check(before, head, payload)
+    return b"".join((head, payload, own)), own

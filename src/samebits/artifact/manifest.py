@@ -1,0 +1,155 @@
+"""The manifest of an artifact: written last by `samebits collect`, and what every comparison starts from.
+
+The file is canonical JSON followed by a line with its own digest, so that a changed byte anywhere in it is seen.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from samebits.artifact.folder import Artifact, write_whole
+from samebits.artifact.header import Coordinates
+from samebits.pins import Pins
+from samebits.plan import Plan, PlanError, decode
+
+MANIFEST_FORMAT = 1
+
+
+class ArtifactError(ValueError):
+    """An artifact that cannot be used: which file, what is wrong, the way out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFile:
+    """check: hex of the last frame's check, which binds the whole file. deep: the records were re-read by collect."""
+
+    rank: int
+    bytes: int
+    check: str
+    records: int
+    skipped: int
+    deep: bool
+    coordinates: Coordinates
+    pins: Pins
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockName:
+    """moment: lower-case name. rungs: of each rank, in rank order, run-length encoded as (rung, number of ranks)."""
+
+    moment: str
+    step: int
+    rungs: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """Where a planted fault struck, as the rank itself noted it. site: kind:name, as in a finding."""
+
+    fault: str
+    rank: int
+    moment: str
+    step: int
+    kind: str
+    name: str
+    scope: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unhealthy:
+    """A loss or gradient norm that is not finite, as the rank itself noted it. value: `nan`, `inf` or `-inf`."""
+
+    rank: int
+    step: int
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """blocks: what every rank recorded, in order. table: sha256 of table.npy. run_fingerprint: see `run_fingerprint`."""
+
+    format: int = MANIFEST_FORMAT
+    digest: str
+    launch: str
+    plan: Plan
+    blocks: tuple[BlockName, ...]
+    ranks: tuple[RankFile, ...]
+    planted: tuple[Planted, ...]
+    unhealthy: tuple[Unhealthy, ...]
+    table: str
+    run_fingerprint: str
+
+    def write(self, artifact: Artifact) -> None:
+        body = json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":")).encode()
+        write_whole(artifact.manifest, body + b"\n" + _own_digest(body) + b"\n")
+
+
+def _own_digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=16).hexdigest().encode()
+
+
+def read_manifest(artifact: Artifact) -> Manifest:
+    """Raises ArtifactError where it is missing, damaged or of another format."""
+    path = artifact.manifest
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(
+            f"{path}: cannot be read ({error.strerror}); the arm is not finished: run it, then `samebits collect {artifact.folder}`"
+        ) from error
+    body, _, rest = data.partition(b"\n")
+    if rest != _own_digest(body) + b"\n":
+        raise ArtifactError(f"{path}: does not match its own digest; it was changed or cut: `samebits collect {artifact.folder}` again")
+    content = json.loads(body)
+    if content.get("format") != MANIFEST_FORMAT:
+        raise ArtifactError(f"{path}: format is {content.get('format')!r}, this samebits reads {MANIFEST_FORMAT}; collect it again")
+    try:
+        return decode(Manifest, content)
+    except PlanError as error:
+        raise ArtifactError(f"{path}: {error}; collect it again") from error
+
+
+Table = NDArray[np.uint8]
+"""uint8, shape (ranks, blocks, 32): block digest (16 bytes) and chain (16 bytes)."""
+
+
+def write_table(artifact: Artifact, table: Table) -> str:
+    """Returns the file's sha256."""
+    buffer = io.BytesIO()
+    np.save(buffer, table, allow_pickle=False)
+    write_whole(artifact.table, buffer.getvalue())
+    return hashlib.sha256(buffer.getvalue()).hexdigest()
+
+
+def read_table(artifact: Artifact, manifest: Manifest) -> Table:
+    """Raises ArtifactError where the table is missing or is not the one that the manifest seals."""
+    try:
+        data = artifact.table.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{artifact.table}: cannot be read ({error.strerror}); `samebits collect {artifact.folder}` again") from error
+    if hashlib.sha256(data).hexdigest() != manifest.table:
+        raise ArtifactError(f"{artifact.table}: is not the table that the manifest seals; `samebits collect {artifact.folder}` again")
+    table: Table = np.load(io.BytesIO(data), allow_pickle=False)
+    return table
+
+
+def run_fingerprint(digest: str, chains: Sequence[bytes]) -> str:
+    """`sb1-` and 26 base32 characters of blake2b-128 over the digest id, the world size and each rank's last chain.
+
+    A chain covers every block's moment, step, rung and records, so equal run fingerprints mean equal bits at equal
+    rungs on every rank. Time, place, arm name and pins are not in it.
+    """
+    state = hashlib.blake2b(f"samebits-run-1 {digest} {len(chains)}\n".encode(), digest_size=16)
+    for chain in chains:
+        state.update(chain)
+    return "sb1-" + base64.b32encode(state.digest()).decode().rstrip("=").lower()

@@ -1,0 +1,1 @@
+"""Judging: certify, compare, locate, decide. Runs anywhere; never imports torch."""

@@ -1,0 +1,1 @@
+"""Starting the ranks of an arm and waiting for them."""

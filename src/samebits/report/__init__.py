@@ -1,0 +1,1 @@
+"""Presenters of a judgement: HTML, JSON, JUnit, terminal. They compute nothing."""
