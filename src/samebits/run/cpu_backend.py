@@ -83,17 +83,18 @@ def install() -> None:
     _name_types_as_on_cuda()
     _share_cpu_generator()
     _make_streams_idle()
+    _leave_functions_uncompiled()
     _complete_typing()
     torch.cuda._samebits_cpu_backend = True  # type: ignore[attr-defined]
 
 
 def _place_tensors_on_cpu() -> None:
     """megatron asks for `device="cuda"`, `.cuda()` and the current device by name, in many places."""
-    _replace(torch.cuda, current_device=lambda: CPU, set_device=_nothing, device_count=lambda: 1)
+    _replace(torch.cuda, current_device=lambda: CPU, set_device=_idle(), device_count=lambda: 1)
     for name in _FACTORIES:
         setattr(torch, name, _placed_on_cpu(getattr(torch, name)))
-    _replace(torch.Tensor, cuda=_itself, to=_moved_to_cpu(torch.Tensor.to), record_stream=_nothing)
-    _replace(torch.nn.Module, cuda=_itself)
+    _replace(torch.Tensor, cuda=_identity(), to=_moved_to_cpu(torch.Tensor.to), record_stream=_idle())
+    _replace(torch.nn.Module, cuda=_identity())
 
 
 def _name_types_as_on_cuda() -> None:
@@ -113,19 +114,12 @@ def _share_cpu_generator() -> None:
     """Dropout on the CPU draws from the CPU's default generator, so megatron's tracker must save, seed and restore
     that one where it would use the GPU's."""
 
-    def get_state(device: Any = None) -> torch.Tensor:
-        return torch.get_rng_state()
-
-    def set_state(state: torch.Tensor, device: Any = None) -> None:
-        torch.set_rng_state(state)
-
-    def seed(value: int) -> None:
-        # torch.manual_seed would call this function again.
-        torch.default_generator.manual_seed(value)
-
-    functions = {"get_rng_state": get_state, "set_rng_state": set_state, "manual_seed": seed, "manual_seed_all": seed}
-    _replace(torch.cuda, **functions)
-    _replace(torch.cuda.random, **functions)
+    for owner in (torch.cuda, torch.cuda.random):
+        _replace(owner, get_rng_state=lambda device=None: torch.get_rng_state())
+        _replace(owner, set_rng_state=lambda state, device=None: torch.set_rng_state(state))
+        # Not torch.manual_seed, which calls these again.
+        _replace(owner, manual_seed=lambda seed: torch.default_generator.manual_seed(seed))
+        _replace(owner, manual_seed_all=lambda seed: torch.default_generator.manual_seed(seed))
     # megatron sets states through these two, where torch would wait for a CUDA initialisation that never comes.
     _replace(torch.cuda, _lazy_call=lambda callback, **_: callback(), default_generators={CPU: torch.default_generator})
     # The tracker warns whenever the CPU generator moves inside a fork; here that is the purpose.
@@ -137,10 +131,16 @@ def _make_streams_idle() -> None:
     stream = _Stream()
     _replace(torch.cuda, Stream=_Stream, Event=_Event, stream=lambda _: contextlib.nullcontext())
     _replace(torch.cuda, current_stream=lambda *_: stream, default_stream=lambda *_: stream)
-    _replace(torch.cuda, synchronize=_nothing, empty_cache=_nothing, is_current_stream_capturing=lambda: False)
-    _replace(torch.cuda.nvtx, range_push=_nothing, range_pop=_nothing)
+    _replace(torch.cuda, synchronize=_idle(), empty_cache=_idle(), is_current_stream_capturing=lambda: False)
+    _replace(torch.cuda.nvtx, range_push=_idle(), range_pop=_idle())
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
         setattr(torch.cuda, name, lambda *_, **__: 0)
+
+
+def _leave_functions_uncompiled() -> None:
+    """megatron decorates functions with torch.compile at import; on the CPU that asks for a C++ compiler at run time
+    and for seconds of imports in every rank."""
+    _replace(torch, compile=_identity())
 
 
 def _complete_typing() -> None:
@@ -157,12 +157,20 @@ def _replace(owner: Any, **functions: Any) -> None:
         setattr(owner, name, function)
 
 
-def _nothing(*_: Any, **__: Any) -> None:
-    return None
+def _idle() -> Callable[..., None]:
+    """A new function each time: torch._dynamo refuses to see one function under two names."""
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    return nothing
 
 
-def _itself(self: Any, *_: Any, **__: Any) -> Any:
-    return self
+def _identity() -> Callable[..., Any]:
+    def itself(self: Any, *_: Any, **__: Any) -> Any:
+        return self
+
+    return itself
 
 
 def _is_cuda(device: Any) -> bool:

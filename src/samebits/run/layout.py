@@ -9,7 +9,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from samebits.run.cpu_backend import device_backend
-from samebits.run.watch import Coordinates
+from samebits.artifact.header import Coordinates
 from samebits.sections import Parallel
 
 

@@ -92,6 +92,11 @@ def transformer_config(recipe: Recipe) -> TransformerConfig:
         sequence_parallel=parallel.sequence,
         pipeline_model_parallel_size=parallel.pipeline,
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline,
+        # With two stages an interleaved schedule has several messages between one pair of ranks at a time; sent as a
+        # batch they are taken for each other, silently. Megatron's own scripts refuse that (arguments.py); sent one by
+        # one (overlap_p2p_comm) each finds its place.
+        overlap_p2p_comm=parallel.virtual_pipeline is not None,
+        batch_p2p_comm=parallel.virtual_pipeline is None,
         context_parallel_size=parallel.context,
         expert_model_parallel_size=parallel.expert,
         params_dtype=dtype,

@@ -11,19 +11,24 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from samebits.artifact import frames, reader
+from samebits.artifact import frames, reader, tables
+from samebits.artifact.block import NO_CHAIN, BlockSums, next_chain
 from samebits.artifact.frames import BLOCK, FrameKind
 from samebits.artifact.header import Header
-from samebits.artifact.site import NO_CHAIN, RECORD, RUNGS, Flag, Form, Moment, Site, block_digest, next_chain
+from samebits.artifact.site import RECORD, RUNGS, Form, Moment, Site
 
 SYNC_SECONDS = 5.0
 """Between two fsyncs: a killed process loses nothing, a lost node at most this much."""
+
+_PACK = struct.Struct("<IIIIQQQ").pack
+"""One RECORD; packed at once, because a list of tuples costs more than twice as much in the end."""
 
 
 class RecorderError(RuntimeError):
@@ -31,7 +36,8 @@ class RecorderError(RuntimeError):
 
 
 class Recorder:
-    """One open block at a time. Not for several threads at once."""
+    """One open block at a time. Not for several threads at once. After the first failed write it refuses all others:
+    what is in the file stays a valid, unsealed prefix."""
 
     def __init__(self, path: Path, header: Header) -> None:
         """Raises RecorderError where the file exists (an arm is never recorded over another) or cannot be made."""
@@ -40,15 +46,17 @@ class Recorder:
         self._forms: dict[Form, int] = {}
         self._new_sites: list[Site] = []
         self._new_forms: list[Form] = []
+        self._sums = BlockSums()
         self._check = frames.NO_CHECK
         self._chain = NO_CHAIN
         self._sequence = self._blocks = self._total = 0
         self._open: tuple[Moment, int, int] | None = None
-        self._rows: list[tuple[int, int, int, int, int, tuple[int, int]]] = []
+        self._rows: list[bytes] = []
         self._occurrences: dict[int, int] = {}
         self._synced = time.monotonic()
+        self._closed: str | None = None
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise RecorderError(f"{path}: cannot be made ({error.strerror}); an arm starts in an empty folder") from error
         self._write(frames.PREFIX)
@@ -71,8 +79,11 @@ class Recorder:
         return number
 
     def begin(self, moment: Moment, step: int, rung: str) -> None:
+        """Opens a block. Raises RecorderError inside another one, or where records came before it."""
         if self._open is not None:
             raise RecorderError(f"{self.path}: {moment.name} of step {step} begins inside another block")
+        if self._rows:
+            raise RecorderError(f"{self.path}: records stand before {moment.name} of step {step}, in no block")
         self._open = moment, step, RUNGS.index(rung)
 
     def record(self, site: int, form: int, output: tuple[int, int], flags: int = 0, source: int = 0) -> None:
@@ -80,24 +91,29 @@ class Recorder:
         Flag.INPUT. The occurrence is counted here: the same site again in one block is the next occurrence."""
         occurrence = self._occurrences.get(site, 0)
         self._occurrences[site] = occurrence + 1
-        self._rows.append((site, form, occurrence, flags, source, output))
+        self._rows.append(_PACK(site, form, occurrence, flags, source, *output))
 
     def end(self, started: int, ended: int) -> bytes:
-        """Closes the block and writes it. started, ended: nanoseconds since the epoch. Returns the block digest."""
+        """Closes the block and writes it. started, ended: nanoseconds since the epoch. Returns the block digest.
+
+        Raises RecorderError where it cannot be written, ValueError for a record with a number that no table has.
+        """
         if self._open is None:
             raise RecorderError(f"{self.path}: a block ends that never began")
         moment, step, rung = self._open
-        records = np.array(self._rows, dtype=RECORD)
-        digest = block_digest(moment, step, rung, records, *self._hashes())
-        self._chain = next_chain(self._chain, digest)
-        body = BLOCK.pack(moment, rung, 0, 0, step, len(records), digest, self._chain, started, ended)
-        self._append(*self._tables(), (FrameKind.RECORDS, records.tobytes()), (FrameKind.BLOCK, body))
-        self._blocks, self._total = self._blocks + 1, self._total + len(records)
+        table = self._new_tables()
+        payload, count = b"".join(self._rows), len(self._rows)
+        total = self._sums.of(moment, step, rung, np.frombuffer(payload, dtype=RECORD))
+        chain = next_chain(self._chain, total.digest)
+        body = BLOCK.pack(moment, rung, 0, total.skipped, step, count, total.digest, chain, started, ended)
+        self._append(*table, (FrameKind.RECORDS, payload), (FrameKind.BLOCK, body))
+        self._chain, self._blocks, self._total = chain, self._blocks + 1, self._total + count
         self._open = None
         self._rows.clear()
         self._occurrences.clear()
-        self._sync_now_and_then()
-        return digest
+        if time.monotonic() - self._synced >= SYNC_SECONDS:
+            self._sync()
+        return total.digest
 
     def note(self, body: dict[str, Any]) -> None:
         """A remark that belongs to the run, for example where a planted fault struck; in no digest."""
@@ -108,38 +124,39 @@ class Recorder:
 
         Raises RecorderError where the file on disk is not what was written.
         """
-        if self._open is not None:
+        if self._open is not None or self._rows:
             raise RecorderError(f"{self.path}: sealed inside a block")
         body = {"blocks": self._blocks, "records": self._total, "chain": self._chain.hex()}
         self._append((FrameKind.SEAL, json.dumps(body, sort_keys=True).encode()))
-        os.fsync(self._file)
+        self._sync()
         fault = self._reread()
         body = {"records": self._total, "fault": fault}
         self._append((FrameKind.VERIFIED, json.dumps(body, sort_keys=True).encode()))
-        os.fsync(self._file)
-        os.close(self._file)
+        self._sync()
+        self._close("it is sealed")
         if fault is not None:
-            raise RecorderError(f"{self.path}: read back, it is not what was written: {fault}")
+            raise RecorderError(f"{self.path}: read back, it is not what was written: {fault}; change the disk or node")
 
     def _reread(self) -> str | None:
-        found = reader.read(self.path, deep=True)
+        """From the disk, not from memory, where the system can be asked for that."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            found = reader.read(self.path, deep=True)
+        except OSError as error:
+            return f"cannot be read ({error.strerror})"
         if found.seal is None or found.valid_bytes != len(found.data):
             return found.fault or "unsealed"
-        return None
+        return None if found.check == self._check else "it is another file"
 
-    def _hashes(self) -> tuple[Any, Any]:
-        if self._new_sites or self._new_forms or self._blocks == 0:
-            self._site_hashes = reader.hashes(list(self._sites), 2)
-            self._form_hashes = reader.hashes(list(self._forms), 1)[:, 0]
-        return self._site_hashes, self._form_hashes
-
-    def _tables(self) -> list[tuple[FrameKind, bytes]]:
+    def _new_tables(self) -> list[tuple[FrameKind, bytes]]:
+        """The frame of the entries that no frame has yet, if there are any."""
         if not self._new_sites and not self._new_forms:
             return []
-        sites = [[site.phase, site.kind, site.name, site.scope] for site in self._new_sites]
-        forms = [[form.dtype, list(form.shape)] for form in self._new_forms]
+        self._sums.extend((site.hash() for site in self._new_sites), (form.hash() for form in self._new_forms))
+        payload = tables.encode(self._new_sites, self._new_forms)
         self._new_sites, self._new_forms = [], []
-        return [(FrameKind.TABLES, json.dumps({"sites": sites, "forms": forms}).encode())]
+        return [(FrameKind.TABLES, payload)]
 
     def _append(self, *bodies: tuple[FrameKind, bytes]) -> None:
         parts = []
@@ -150,16 +167,37 @@ class Recorder:
         self._write(b"".join(parts))
 
     def _write(self, data: bytes) -> None:
+        if self._closed is not None:
+            raise RecorderError(f"{self.path}: nothing can be added, {self._closed}")
         view = memoryview(data)
         try:
             while view:
                 view = view[os.write(self._file, view) :]
         except OSError as error:
-            raise RecorderError(
-                f"{self.path}: cannot be written ({error.strerror}); free space or choose another results folder, then run the arm again"
-            ) from error
+            self._fail(error)
 
-    def _sync_now_and_then(self) -> None:
-        if time.monotonic() - self._synced >= SYNC_SECONDS:
+    def _sync(self) -> None:
+        try:
             os.fsync(self._file)
-            self._synced = time.monotonic()
+        except OSError as error:
+            self._fail(error)
+        self._synced = time.monotonic()
+
+    def _close(self, why: str) -> None:
+        """Some file systems say only now that the disk is full."""
+        self._closed = why
+        try:
+            os.close(self._file)
+        except OSError as error:
+            raise self._unwritten(error) from error
+
+    def _fail(self, error: OSError) -> NoReturn:
+        self._closed = f"an earlier write failed ({error.strerror})"
+        os.close(self._file)
+        raise self._unwritten(error) from error
+
+    def _unwritten(self, error: OSError) -> RecorderError:
+        return RecorderError(
+            f"{self.path}: cannot be written ({error.strerror}); free space or choose another results folder, "
+            "then run the arm again"
+        )

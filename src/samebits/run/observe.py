@@ -1,0 +1,225 @@
+"""Observed pins: what this rank really runs in, read back after start-up, before the first step.
+
+Only variables of an allow-list are read from the environment: the rest may hold secrets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import socket
+import sys
+import tempfile
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import samebits
+from samebits.pins import Pins
+from samebits.run.data import file_digest
+from samebits.run.elf import build_id
+from samebits.run.watch import Training
+from samebits.sections import TokenData
+
+DISTRIBUTIONS = (
+    "torch",
+    "numpy",
+    "megatron-core",
+    "transformer-engine",
+    "transformer-engine-torch",
+    "apex",
+    "flash-attn",
+    "triton",
+    "mamba-ssm",
+    "causal-conv1d",
+    "nvidia-modelopt",
+    "psutil",
+)
+ENVIRONMENT = (
+    "ATEN_CPU_CAPABILITY",
+    "CAUSAL_CONV1D_DETERMINISTIC",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "LC_ALL",
+    "LD_PRELOAD",
+    "MALLOC_CONF",
+    "MAMBA_DETERMINISTIC",
+    "MKL_CBWR",
+    "MKL_DYNAMIC",
+    "MKL_NUM_THREADS",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "NUMEXPR_NUM_THREADS",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_DYNAMIC",
+    "OMP_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "OMP_SCHEDULE",
+    "ONEDNN_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TRITON_CACHE_AUTOTUNING",
+)
+PREFIXES = ("NCCL_", "NVTE_", "GLOO_", "TRITON_AUTOTUNE_", "TORCH_NCCL_")
+SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+"""A variable of an allowed prefix is left out where its name holds one of these."""
+
+
+def observe(training: Training) -> Pins:
+    """Pins of this process as they are now."""
+    return Pins(
+        software=software(),
+        libraries=libraries(),
+        hardware=hardware(training.device),
+        runtime=runtime(training.device),
+        environment=environment(os.environ.items()),
+        code=code(),
+        data=_data(training),
+        placement=placement(training.device),
+    )
+
+
+def software() -> dict[str, str]:
+    """Versions of the distributions that take part in the numbers, and of what they were built with."""
+    found = {
+        "python": platform.python_version(),
+        "samebits": samebits.__version__,
+        "libc": "-".join(platform.libc_ver()),
+    }
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    found["torch-build"] = str(torch.version.git_version)
+    if torch.version.cuda is not None:
+        found["cuda"] = torch.version.cuda
+        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+    if torch.cuda.is_available():
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        found["driver"] = _driver()
+    return found
+
+
+def _driver() -> str:
+    path = Path("/proc/driver/nvidia/version")
+    return path.read_text().splitlines()[0] if path.exists() else "unknown"
+
+
+def libraries() -> dict[str, str]:
+    """Shared objects mapped into this process -> build id, or size where it has none.
+
+    Left out: files made at run time (their names are random), Python's own extension modules (its version pins them;
+    which of them are loaded depends on what was imported) and name-service plug-ins (which depend on the host's setup).
+    """
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return {}
+    paths = {line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines() if ".so" in line}
+    return {Path(path).name: build_id(Path(path)) for path in sorted(paths) if _matters(path)}
+
+
+def _matters(path: str) -> bool:
+    made_here = path.startswith((tempfile.gettempdir(), "/dev/shm", "/memfd"))
+    return not made_here and "/lib-dynload/" not in path and not Path(path).name.startswith("libnss_")
+
+
+def hardware(device: torch.device) -> dict[str, str]:
+    """Models, never serial numbers: two nodes of one kind agree."""
+    found = {
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cpu-capability": torch.backends.cpu.get_cpu_capability(),
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found["gpu"] = properties.name
+        found["gpu-capability"] = f"{properties.major}.{properties.minor}"
+        found["gpu-memory"] = str(properties.total_memory)
+    return found
+
+
+def _cpu_model() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or "unknown")
+
+
+def runtime(device: torch.device) -> dict[str, str]:
+    """Settings in force, read back from the libraries themselves."""
+    found = {
+        "device": device.type,
+        "threads": str(torch.get_num_threads()),
+        "interop-threads": str(torch.get_num_interop_threads()),
+        "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()),
+        "fill_uninitialized_memory": str(torch.utils.deterministic.fill_uninitialized_memory),  # type: ignore[attr-defined]
+        "matmul-precision": torch.get_float32_matmul_precision(),
+        "default-dtype": str(torch.get_default_dtype()),
+        "backend": torch.distributed.get_backend(),
+        "mkldnn": str(torch.backends.mkldnn.is_available()),  # type: ignore[no-untyped-call]
+        "byteorder": sys.byteorder,
+        "float-repr": sys.float_repr_style,
+    }
+    if device.type == "cuda":
+        found["cudnn-benchmark"] = str(torch.backends.cudnn.benchmark)
+        found["cudnn-deterministic"] = str(torch.backends.cudnn.deterministic)
+        found["tf32"] = f"{torch.backends.cuda.matmul.allow_tf32} {torch.backends.cudnn.allow_tf32}"
+    return found
+
+
+def environment(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The allow-listed ones."""
+    return {name: value for name, value in sorted(variables) if _allowed(name)}
+
+
+def _allowed(name: str) -> bool:
+    return name in ENVIRONMENT or (name.startswith(PREFIXES) and not any(word in name for word in SECRETS))
+
+
+def code() -> dict[str, str]:
+    """Digests of the Python sources of samebits and of Megatron Core as they lie here, edits included."""
+    import megatron.core
+
+    own = Path(samebits.__file__).parent
+    ours = [
+        *(own / name for name in ("plan.py", "sections.py", "pins.py")),
+        *own.glob("run/**/*.py"),
+        *own.glob("artifact/*.py"),
+    ]
+    theirs = Path(megatron.core.__file__).parent
+    return {"samebits": _tree(own, ours), "megatron-core": _tree(theirs, theirs.glob("**/*.py"))}
+
+
+def _tree(root: Path, files: Iterable[Path]) -> str:
+    state = hashlib.blake2b(digest_size=16)
+    for path in sorted(files):
+        state.update(f"{path.relative_to(root)} {hashlib.blake2b(path.read_bytes()).hexdigest()}\n".encode())
+    return state.hexdigest()
+
+
+def _data(training: Training) -> dict[str, str]:
+    data = training.plan.recipe.data
+    if isinstance(data, TokenData):
+        return {Path(data.path).name: file_digest(Path(data.path))}
+    return {"stream": f"seed {data.stream_seed}, numpy {np.__version__.split('.')[0]}"}
+
+
+def placement(device: torch.device) -> dict[str, str]:
+    """Where this rank ran."""
+    found = {"host": socket.gethostname(), "pid": str(os.getpid()), "kernel": platform.release()}
+    if device.type == "cuda":
+        found["gpu-uuid"] = str(torch.cuda.get_device_properties(device).uuid)
+    return found

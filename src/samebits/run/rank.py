@@ -1,0 +1,49 @@
+"""Entry of one rank: `python -m samebits.run.rank ARTIFACT`, with torch.distributed's usual environment.
+
+Light and guarded: Megatron's checkpoint save spawns a helper process that imports this module again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+
+def main(folder: Path) -> None:
+    """Runs the plan that lies in the folder and seals this rank's fingerprint file."""
+    from samebits.artifact.folder import Artifact
+    from samebits.plan import Plan
+    from samebits.run.capture import Capture
+    from samebits.run.faults import Planter
+    from samebits.run.observe import observe
+    from samebits.run.progress import Progress
+    from samebits.run.train import train
+
+    artifact = Artifact(folder)
+    plan = Plan.from_json(artifact.plan.read_text(encoding="utf-8"))
+    rank = int(os.environ["RANK"])
+    capture = Capture(artifact.fingerprint(rank), os.environ["SAMEBITS_LAUNCH"], observe)
+    planters = [Planter(fault, lambda: capture.recorder) for fault in plan.faults]
+    watchers = [*planters, capture, *([Progress(artifact.progress)] if rank == 0 else [])]
+    train(plan, artifact.checkpoints, watchers)
+    capture.recorder.seal()
+
+
+def run() -> None:
+    """Ends the process at once where the rank fails: peers that wait for it must not keep it alive."""
+    started = time.monotonic()
+    try:
+        main(Path(sys.argv[1]))
+    except BaseException:
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    print(f"rank {os.environ['RANK']}: sealed after {time.monotonic() - started:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    run()

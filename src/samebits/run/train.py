@@ -1,0 +1,28 @@
+"""One arm of the built-in Megatron Core workload, as one rank runs it.
+
+    train(plan, checkpoints, watchers)
+
+in every rank, with the environment that torch.distributed expects. It says nothing about the result: watchers look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from samebits.plan import Plan
+from samebits.run import cpu_backend
+from samebits.run.watch import Watcher
+
+
+def train(plan: Plan, checkpoints: Path, watchers: Sequence[Watcher]) -> None:
+    """Runs the steps `plan.first_step` to `plan.last_step` and writes checkpoints below `checkpoints`.
+
+    Raises UpstreamError, LayoutError, DataError, CheckpointError or ValueError for a plan that does not fit, and lets
+    errors of Megatron through.
+    """
+    cpu_backend.install()
+    # Not at the top: megatron binds names of torch.cuda at import.
+    from samebits.run import loop
+
+    loop.run(plan, checkpoints, watchers)
