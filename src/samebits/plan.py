@@ -6,10 +6,12 @@ Standard library only. `decode` rebuilds the frozen dataclasses that `samebits.s
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -92,28 +94,19 @@ def decode(kind: type[T], value: Any) -> T:
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
-    origin = typing.get_origin(kind)
-    if origin is typing.Annotated:
-        return _decode(typing.get_args(kind)[0], value, where)
     if dataclasses.is_dataclass(kind):
-        return _decode_dataclass(typing.cast(type[Any], kind), value, where)
-    if origin in (types.UnionType, typing.Union):
-        return _decode_union(typing.get_args(kind), value, where)
-    if origin is tuple:
-        return _decode_tuple(typing.get_args(kind), value, where)
-    if origin is dict:
-        return {str(key): _decode(typing.get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()}
-    if origin is typing.Literal:
-        return _checked(value, value in typing.get_args(kind), kind, where)
+        return _decode_dataclass(kind, value, where)
+    if decoder := _BY_ORIGIN.get(typing.get_origin(kind)):
+        return decoder(kind, value, where)
     if kind is float and type(value) is int:
         return float(value)
     return _checked(value, type(value) is kind, kind, where)
 
 
-def _decode_dataclass(kind: type[Any], value: Any, where: str) -> Any:
+def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise PlanError(f"{where}: is {type(value).__name__}, must be an object")
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints = _type_hints(kind)
     names = {entry.name for entry in dataclasses.fields(kind)}
     if unknown := sorted(set(value) - names):
         raise PlanError(f"{where}: unknown key {unknown[0]!r}; it has {', '.join(sorted(names))}")
@@ -123,26 +116,60 @@ def _decode_dataclass(kind: type[Any], value: Any, where: str) -> Any:
         raise PlanError(f"{where}: {error}") from error
 
 
-def _decode_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
+@functools.cache
+def _type_hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def _decode_union(kind: Any, value: Any, where: str) -> Any:
+    kinds = typing.get_args(kind)
     if value is None and type(None) in kinds:
         return None
     errors = []
-    for kind in kinds:
-        if kind is type(None):
+    for choice in kinds:
+        if choice is type(None):
             continue
         try:
-            return _decode(kind, value, where)
+            return _decode(choice, value, where)
         except PlanError as error:
             errors.append(str(error))
     raise PlanError("; or ".join(errors) or f"{where}: must not be null")
 
 
-def _decode_tuple(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    if not isinstance(value, (list, tuple)):
+def _decode_mapping(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise PlanError(f"{where}: is {type(value).__name__}, must be an object")
+    inner = typing.get_args(kind)[1]
+    return {str(key): _decode(inner, item, f"{where}.{key}") for key, item in value.items()}
+
+
+def _decode_tuple(kind: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, list | tuple):
         raise PlanError(f"{where}: is {type(value).__name__}, must be a list")
-    if len(kinds) == 2 and kinds[1] is Ellipsis:
-        return tuple(_decode(kinds[0], item, f"{where}[{index}]") for index, item in enumerate(value))
-    return tuple(_decode(kind, item, f"{where}[{index}]") for index, (kind, item) in enumerate(zip(kinds, value, strict=True)))
+    kinds = typing.get_args(kind)
+    if kinds[-1] is Ellipsis:
+        kinds = kinds[:1] * len(value)
+    if len(value) != len(kinds):
+        raise PlanError(f"{where}: has {len(value)} entries, must have {len(kinds)}")
+    return tuple(_decode(inner, value[index], f"{where}[{index}]") for index, inner in enumerate(kinds))
+
+
+def _decode_literal(kind: Any, value: Any, where: str) -> Any:
+    return _checked(value, value in typing.get_args(kind), kind, where)
+
+
+def _decode_annotated(kind: Any, value: Any, where: str) -> Any:
+    return _decode(typing.get_args(kind)[0], value, where)
+
+
+_BY_ORIGIN: dict[Any, Callable[[Any, Any, str], Any]] = {
+    typing.Annotated: _decode_annotated,
+    typing.Literal: _decode_literal,
+    typing.Union: _decode_union,
+    types.UnionType: _decode_union,
+    tuple: _decode_tuple,
+    dict: _decode_mapping,
+}
 
 
 def _checked(value: Any, fits: bool, kind: Any, where: str) -> Any:

@@ -8,38 +8,14 @@ has a silent default: a field with a default either switches a part off (`None`)
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Literal
 
-_STRICT: dict[str, Any] = {"extra": "forbid", "strict": True, "use_attribute_docstrings": True}
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Closed interval for a number; pydantic reads it through the hook below, without an import of pydantic here."""
-
-    low: float | None = None
-    high: float | None = None
-    above: float | None = None
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        schema = handler(source)
-        limits = {"ge": self.low, "le": self.high, "gt": self.above}
-        schema.update({key: limit for key, limit in limits.items() if limit is not None})
-        return schema
-
-
-Count = Annotated[int, Bounds(low=1)]
-Whole = Annotated[int, Bounds(low=0)]
-Probability = Annotated[float, Bounds(low=0.0, high=1.0)]
-NonNegative = Annotated[float, Bounds(low=0.0)]
-Positive = Annotated[float, Bounds(above=0.0)]
+from samebits.strict import Count, NonNegative, Positive, Probability, Section, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moe:
+class Moe(Section):
     """Mixture of experts in every layer."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     experts: Count
     """Number of experts over all ranks."""
@@ -50,9 +26,11 @@ class Moe:
     load_balancing: Literal["aux_loss", "seq_aux_loss", "global_aux_loss", "none"]
     """Which load-balancing loss is added."""
     load_balancing_coefficient: NonNegative
+    """Weight of that loss; 0 with `none`."""
     z_loss_coefficient: NonNegative
     """0 switches the router's z-loss off."""
     dispatcher: Literal["alltoall", "allgather"]
+    """How tokens reach their experts."""
     expert_bias: bool = False
     """Router bias that is updated from the load, without a gradient (needs a sigmoid score)."""
     shared_expert_hidden: Count | None = None
@@ -60,100 +38,126 @@ class Moe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mtp:
+class Mtp(Section):
     """Multi-token prediction."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
-
     layers: Count
+    """Further tokens that are predicted, one layer each."""
     loss_scaling: NonNegative
+    """Weight of the loss of these layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class Model(Section):
     """GPT: rotary positions, gated off, biases off with experts."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
-
     layers: Count
+    """Transformer layers, over all pipeline stages."""
     hidden: Count
+    """Hidden size."""
     heads: Count
+    """Attention heads; each has hidden / heads channels."""
     ffn_hidden: Count
+    """Hidden size of the feed-forward part; with experts each has its own."""
     sequence_length: Count
+    """Tokens per sample."""
     vocabulary: Count
+    """Token ids are below this."""
     normalization: Literal["LayerNorm", "RMSNorm"]
+    """Kind of every norm."""
     hidden_dropout: Probability
+    """Dropped share of hidden values."""
     attention_dropout: Probability
+    """Dropped share of attention weights."""
     tied_embeddings: bool
+    """Whether the output layer uses the embedding's weights."""
     moe: Moe | None = None
+    """Absent: dense."""
     mtp: Mtp | None = None
+    """Absent: only the next token is predicted."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parallel:
+class Parallel(Section):
     """How the model is split; world = tensor x pipeline x context x data."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     world: Count
     """Ranks in all."""
     tensor: Count
+    """Ranks that share each layer."""
     sequence: bool
     """Sequence parallel (needs tensor > 1)."""
     pipeline: Count
+    """Stages of consecutive layers."""
     context: Count
+    """Ranks that share each sample (needs Transformer Engine: 1)."""
     data: Count
+    """Replicas of the model."""
     expert: Count
+    """Ranks that share the experts; taken out of data x context."""
     virtual_pipeline: Count | None = None
     """Model chunks per pipeline rank; absent: no interleaving."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamData:
+class StreamData(Section):
     """Tokens made from a seed: sample i is the same on every machine."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
-
     source: Literal["stream"]
+    """Selects this kind of data."""
     stream_seed: Whole
+    """Seed of the tokens."""
     micro_batch: Count
+    """Samples per forward pass of one data-parallel rank."""
     global_batch: Count
+    """Samples per step, over all data-parallel ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenData:
+class TokenData(Section):
     """A memory-mapped file of token ids, read in an order shuffled per epoch from a seed."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
-
     source: Literal["tokens"]
+    """Selects this kind of data."""
     path: str
     """Relative to the recipe's folder, or absolute."""
     dtype: Literal["uint8", "uint16", "int32"]
+    """Of one token id in the file, little-endian."""
     sha256: str
     """Of the whole file; `sha256sum FILE` prints it."""
     shuffle_seed: Whole
+    """Seed of each epoch's order."""
     micro_batch: Count
+    """Samples per forward pass of one data-parallel rank."""
     global_batch: Count
+    """Samples per step, over all data-parallel ranks."""
 
 
 Data = StreamData | TokenData
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimizer:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+class Optimizer(Section):
+    """How parameters follow gradients."""
 
     kind: Literal["adam"]
     """AdamW: decoupled weight decay."""
     lr: Positive
+    """Learning rate after the warm-up."""
     min_lr: NonNegative
+    """Learning rate at the end of the decay."""
     lr_warmup_steps: Whole
+    """Steps of linear warm-up from 0."""
     lr_decay_style: Literal["constant", "linear", "cosine"]
+    """From the warm-up's end to the last step."""
     weight_decay: NonNegative
+    """Constant; vectors (norms, biases) take none."""
     beta1: Probability
+    """Decay of the first moment; below 1."""
     beta2: Probability
+    """Decay of the second moment; below 1."""
     eps: Positive
+    """Added to the root of the second moment."""
     clip_grad: NonNegative
     """Maximum global norm; 0: no clipping."""
     distributed: bool
@@ -161,10 +165,8 @@ class Optimizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Section):
     """torch_dist checkpoints."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     every: Count
     """Steps between two checkpoints."""
@@ -173,10 +175,8 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Determinism:
+class Determinism(Section):
     """What is asked of the libraries; read back in force inside every rank."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     deterministic_algorithms: bool
     """torch.use_deterministic_algorithms."""
@@ -190,12 +190,11 @@ Rung = Literal["metrics", "state"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Capture:
+class Capture(Section):
     """How much is fingerprinted. Where a step or rank falls outside the limits, the rung `metrics` is recorded."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
-
     rung: Rung
+    """`metrics`: scalars as logged. `state`: also batch, gradients, parameters, optimizer, random streams."""
     every: Count = 1
     """Full rung at steps divisible by this, and at the last step."""
     windows: tuple[tuple[int, int], ...] | None = None
@@ -220,12 +219,11 @@ FaultKind = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class Fault(Section):
     """One planted fault."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
-
     kind: FaultKind
+    """What is planted."""
     rank: Whole | None = None
     """Where; absent: the last rank. `nan-loss` and `upstream` strike every rank."""
     step: Count | None = None
@@ -238,31 +236,27 @@ Gate = Literal["repeatability", "resume", "control", "observer"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Control:
+class Control(Section):
     """A named arm with one planted fault, which must be found at exactly the planted place."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     name: str
     """The arm is `control-NAME`."""
     fault: Fault
+    """Rank, step and target have defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiver:
+class Waiver(Section):
     """A difference that may stand, while it reaches nothing else."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     item: str
     """KIND:NAME of a state item, for example `rng:python`."""
     reason: str
+    """Printed beside the scope of the verdict."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch:
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
-
+class Launch(Section):
     time_minutes: Count
     """An arm that runs longer is ended."""
     threads: Count
@@ -270,30 +264,37 @@ class Launch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(Section):
     """What is trained, how it is split, and which gates it must pass."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
-
     name: str
+    """The file's name without `.yaml`; results go to a folder of this name."""
     workload: Literal["megatron-core"]
+    """The built-in trainer."""
     model: Model
     parallel: Parallel
     precision: Literal["fp32", "bf16"]
+    """Of parameters and activations; master parameters stay fp32."""
     data: Data
     optimizer: Optimizer
     steps: Count
+    """Steps of an uninterrupted arm."""
     checkpoint: Checkpoint
     seed: Whole
+    """Seed of every random stream; pipeline stages get different ones."""
     determinism: Determinism
     capture: Capture
     launch: Launch
     gates: tuple[Gate, ...]
+    """Questions that get a verdict; each adds its arms."""
     controls: tuple[Control, ...] = (
         Control(name="ulp", fault=Fault(kind="ulp")),
         Control(name="resume", fault=Fault(kind="rng-skip")),
     )
+    """Arms with a planted fault, run for the gate `control`."""
     twins: Count = 1
+    """Repeats of the reference for the gate `repeatability`."""
     waivers: tuple[Waiver, ...] = ()
+    """Differences that may stand; printed beside the scope."""
     pins: dict[str, str] = field(default_factory=dict)
     """Declared pins, for example `torch: 2.13.0`; each is checked against what every rank observes."""

@@ -1,0 +1,168 @@
+"""The arms of a recipe: which training runs its gates need, and what makes one have to run again. Host only."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import json
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from samebits.artifact.folder import Artifact
+from samebits.plan import Plan
+from samebits.recipe import RecipeError
+from samebits.rules.evidence import EVERY_RANK, RESTORE_FAULTS
+from samebits.sections import Fault, Recipe
+
+REFERENCE = "reference"
+RESUMED = "resumed"
+BARE = "bare"
+
+_SOFTWARE = ("torch", "numpy", "megatron-core", "transformer-engine")
+
+_SOURCES = ("sections.py", "strict.py", "plan.py", "pins.py", "determinism.py", "run/*.py", "artifact/*.py")
+"""What runs inside a rank, or decides how one is started; relative to the package."""
+
+_WITHOUT_EFFECT = (
+    "recipe.gates",
+    "recipe.controls",
+    "recipe.twins",
+    "recipe.waivers",
+    "recipe.launch.time_minutes",
+    "recipe.data.path",
+    "restore",
+)
+"""Entries of a plan that do not change what its arm computes and records. `data.sha256` stands for the path's content,
+`first_step` for the checkpoint."""
+
+
+def plans(recipe: Recipe, results: Path) -> list[Plan]:
+    """Every arm that the recipe's gates need, the reference first.
+
+    results: folder of all results; a restored arm's checkpoint is given as an absolute path below it.
+    """
+    return [_plan(recipe, arm, results) for arm in arms(recipe)]
+
+
+def plan(recipe: Recipe, arm: str, results: Path) -> Plan:
+    """One of `plans`. Raises RecipeError for an arm that the recipe does not have."""
+    known = arms(recipe)
+    if arm not in known:
+        raise RecipeError(f"{recipe.name}: arm is {arm!r}, must be an arm of this recipe; use {', '.join(known)}")
+    return _plan(recipe, arm, results)
+
+
+def arms(recipe: Recipe) -> list[str]:
+    """Names of all arms, in the order in which they are best run."""
+    wanted = [REFERENCE]
+    if "repeatability" in recipe.gates:
+        wanted += [f"twin-{number}" for number in range(1, recipe.twins + 1)]
+    if "resume" in recipe.gates:
+        wanted.append(RESUMED)
+    if "control" in recipe.gates:
+        wanted += [f"control-{control.name}" for control in recipe.controls]
+    if "observer" in recipe.gates:
+        wanted.append(BARE)
+    return wanted
+
+
+def artifact_folder(results: Path, recipe_name: str, arm: str) -> Path:
+    return results / recipe_name / "arms" / arm
+
+
+def needs(plan: Plan) -> tuple[str, ...]:
+    """Arms that must be finished before this one starts."""
+    return (REFERENCE,) if plan.restore else ()
+
+
+def key(recipe: Recipe, arm: str) -> str:
+    """Hex digest of all that makes an arm's run: its plan, the software here and samebits' own sources in a rank.
+
+    While it stays the same, a finished arm stands. Software is what this host has: inside a container image the image
+    is what counts. Raises RecipeError for an arm that the recipe does not have.
+    """
+    entries = dict(_entries(plan(recipe, arm, Path())))
+    text = json.dumps({"plan": entries, **_surroundings()}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def explain_change(old_plan: Plan, new_plan: Plan) -> list[str]:
+    """Why a finished arm must run again: a line for each entry that differs, of those that count."""
+    old, new = dict(_entries(old_plan)), dict(_entries(new_plan))
+    return [
+        f"{name.removeprefix('recipe.')}: {old.get(name, 'absent')} -> {new.get(name, 'absent')}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+
+
+def _plan(recipe: Recipe, arm: str, results: Path) -> Plan:
+    faults = tuple(_placed(recipe, control.fault) for control in recipe.controls if f"control-{control.name}" == arm)
+    restored = arm == RESUMED or any(fault.kind in RESTORE_FAULTS for fault in faults)
+    step = recipe.checkpoint.resume_from
+    reference = Artifact(artifact_folder(results.resolve(), recipe.name, REFERENCE))
+    return Plan(
+        arm=arm,
+        recipe=recipe,
+        first_step=step + 1 if restored else 1,
+        last_step=recipe.steps,
+        restore=str(reference.checkpoint(step)) if restored else None,
+        capture=arm != BARE,
+        keep_checkpoints=arm == REFERENCE,
+        faults=faults,
+    )
+
+
+def _placed(recipe: Recipe, fault: Fault) -> Fault:
+    """The fault with its rank and step filled in, where it has one."""
+    rank, step = fault.rank, fault.step
+    if rank is None and fault.kind not in EVERY_RANK:
+        rank = recipe.parallel.world - 1
+    if step is None and fault.kind not in RESTORE_FAULTS:
+        step = min(recipe.checkpoint.resume_from + 1, recipe.steps)
+    return dataclasses.replace(fault, rank=rank, step=step)
+
+
+def _entries(plan: Plan) -> Iterator[tuple[str, str]]:
+    """(dotted name, value as JSON) of every entry of a plan that counts."""
+    for name, value in _flat(dataclasses.asdict(plan), ""):
+        if not any(name == without or name.startswith((f"{without}.", f"{without}[")) for without in _WITHOUT_EFFECT):
+            yield name, value
+
+
+def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for entry, inner in value.items():
+            yield from _flat(inner, f"{name}.{entry}" if name else entry)
+    elif isinstance(value, tuple | list) and value:
+        for index, inner in enumerate(value):
+            yield from _flat(inner, f"{name}[{index}]")
+    elif value is not None and value not in ({}, ()):
+        yield name, json.dumps(value)
+
+
+@functools.cache
+def _surroundings() -> dict[str, Any]:
+    software = {name: _version(name) for name in _SOFTWARE}
+    return {"python": platform.python_version(), "software": software, "sources": sources_digest()}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def sources_digest() -> str:
+    """Hex digest of samebits' sources that a rank runs: names and bytes."""
+    package = Path(__file__).parent
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(found for pattern in _SOURCES for found in package.glob(pattern)):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()

@@ -1,0 +1,201 @@
+"""The verbs: `samebits VERB`. Rules call them, people call them, tests call them.
+
+Exit status of `compare` and `verdict`: 0 pass, 1 fail, 2 invalid, 3 inconclusive. Every verb: 2 for input that it
+cannot accept (a message says which and why), 4 where an arm did not finish or samebits itself failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+BAD_INPUT = 2
+TROUBLE = 4
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Proves, or disproves and locates, that a training recipe computes the same bits every time.",
+    epilog="Exit status: 0 pass, 1 fail, 2 invalid or bad input, 3 inconclusive, 4 an arm or samebits itself failed.",
+)
+
+RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe's YAML file.")]
+Folder = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="An arm's folder.")]
+Results = Annotated[Path, typer.Option(help="Folder of all results.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")]
+
+
+@app.command()
+def plan(path: RecipeFile, results: Results = Path("results"), as_json: AsJson = False) -> None:
+    """Show every arm that would run: its ranks, steps, faults, command and environment."""
+    from samebits import arms, determinism, plan_table, recipe
+    from samebits.report import terminal
+
+    loaded = recipe.load(path)
+    rows = plan_table.describe(arms.plans(loaded, results), path)
+    if as_json:
+        print(plan_table.to_json(rows), end="")
+        return
+    terminal.show(*terminal.plan_tables(rows))
+    for warning in determinism.warnings(determinism.environment(loaded.determinism)):
+        print(f"warning: {warning}")
+
+
+@app.command()
+def run(
+    path: RecipeFile,
+    arm: Annotated[str, typer.Argument(metavar="ARM", help="One of those that `samebits plan` shows.")],
+    results: Results = Path("results"),
+    stamp: Annotated[Path | None, typer.Option(help="Written where the arm is finished.")] = None,
+    log: Annotated[Path | None, typer.Option(help="Gets all lines too.")] = None,
+    plant: Annotated[
+        str | None, typer.Option(help="A fault to plant, KIND[:rank=N][:step=N][:target=NAME]: to test the tool.")
+    ] = None,
+) -> None:
+    """Run one arm, or say why it need not run; one that is still running is waited for."""
+    from samebits.launch import verb
+    from samebits.planting import parse
+
+    fault = parse(plant) if plant is not None else None
+    raise typer.Exit(verb.run(path, arm, results, stamp=stamp, log=log, fault=fault))
+
+
+@app.command()
+def collect(
+    folder: Folder,
+    deep: Annotated[
+        bool | None, typer.Option("--deep/--light", help="Re-read every record, or rely on what each rank verified.")
+    ] = None,
+    stamp: Annotated[
+        Path | None, typer.Option(help="Gets the outcome, a refusal too; the exit status is then 0.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify every rank's file, refuse gaps, and seal the manifest."""
+    from samebits.artifact.manifest import ArtifactError
+    from samebits.judge.collect import collect as seal
+
+    try:
+        manifest = seal(folder, deep=deep)
+    except ArtifactError as error:
+        if stamp is None:
+            raise
+        stamp.write_text(f"refused\n{error}\n", encoding="utf-8")
+        print(f"{folder}: refused\n{error}", file=sys.stderr)
+        return
+    records = sum(rank.records for rank in manifest.ranks)
+    found = {"run_fingerprint": manifest.run_fingerprint, "ranks": len(manifest.ranks), "records": records}
+    if stamp is not None:
+        stamp.write_text(f"sealed\n{manifest.run_fingerprint}\n", encoding="utf-8")
+    if as_json:
+        print(json.dumps(found))
+    else:
+        print(f"{folder}: {manifest.run_fingerprint}, {len(manifest.ranks)} ranks, {records} records")
+
+
+@app.command()
+def compare(
+    reference: Annotated[Path, typer.Argument(metavar="REFERENCE", help="An arm's folder.")],
+    candidate: Annotated[Path, typer.Argument(metavar="CANDIDATE", help="Another arm's folder.")],
+    as_json: AsJson = False,
+) -> None:
+    """Compare two artifacts, with or without a pipeline: identical, or where they part."""
+    from samebits.artifact.folder import Artifact
+    from samebits.judge.compare import compare as compared
+    from samebits.judge.judgement import EXIT_STATUS
+    from samebits.report import json_report, terminal
+
+    comparison = compared(Artifact(reference), Artifact(candidate))
+    if as_json:
+        print(json.dumps(json_report.plain(comparison), allow_nan=False))
+    else:
+        terminal.show(terminal.comparison_text(comparison))
+    raise typer.Exit(EXIT_STATUS[comparison.verdict])
+
+
+@app.command()
+def report(path: RecipeFile, results: Results = Path("results")) -> None:
+    """Judge a recipe's arms; write report.html, report.json and junit.xml. Succeeds whatever the verdict."""
+    from samebits import recipe
+    from samebits.judge.verdict import judge
+    from samebits.report import terminal, writer
+
+    judgement = judge(recipe.load(path), results)
+    folder = results / judgement.recipe
+    folder.mkdir(parents=True, exist_ok=True)
+    writer.write(judgement, folder)
+    print(f"{judgement.recipe}: {judgement.verdict}; {folder / 'report.html'}")
+    del terminal
+
+
+@app.command()
+def verdict(
+    folder: Annotated[Path, typer.Argument(metavar="RESULTS/NAME", help="A recipe's folder of results.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show the verdict of a report that is there; its exit status is the verdict's."""
+    from samebits.judge.judgement import EXIT_STATUS
+    from samebits.report import json_report, terminal
+
+    judgement = json_report.load(folder / "report.json")
+    if as_json:
+        print((folder / "report.json").read_text(encoding="utf-8"), end="")
+    else:
+        terminal.show(terminal.judgement_text(judgement))
+        print(f"\nreport: {folder / 'report.html'}")
+    raise typer.Exit(EXIT_STATUS[judgement.verdict])
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of a recipe."""
+    from samebits import recipe
+
+    print(recipe.schema_text(), end="")
+
+
+def _known_errors() -> tuple[type[Exception], ...]:
+    """What a user can cause; each carries its own message."""
+    from samebits.artifact.manifest import ArtifactError
+    from samebits.launch.job import LaunchError
+    from samebits.plan import PlanError
+    from samebits.planting import PlantError
+    from samebits.recipe import RecipeError
+    from samebits.report.json_report import ReportError
+
+    return ArtifactError, LaunchError, PlanError, PlantError, RecipeError, ReportError
+
+
+def guarded(call: Callable[[], Any]) -> int:
+    """Exit status of a call: known errors as one message, unknown ones with their traceback, never status 1."""
+    try:
+        call()
+    except SystemExit as status:
+        return status.code if isinstance(status.code, int) else TROUBLE
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return TROUBLE
+    except OSError as error:
+        print(f"samebits: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        return TROUBLE
+    except Exception as error:
+        if isinstance(error, _known_errors()):
+            print(f"samebits: {error}", file=sys.stderr)
+            return BAD_INPUT
+        traceback.print_exc()
+        print("samebits: this is a fault of samebits itself; nothing is proven", file=sys.stderr)
+        return TROUBLE
+    return 0
+
+
+def main() -> None:
+    sys.exit(guarded(app))
