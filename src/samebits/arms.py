@@ -101,7 +101,7 @@ def explain_change(old_plan: Plan, new_plan: Plan) -> list[str]:
 
 
 def _plan(recipe: Recipe, arm: str, results: Path) -> Plan:
-    faults = tuple(_placed(recipe, control.fault) for control in recipe.controls if f"control-{control.name}" == arm)
+    faults = tuple(placed(recipe, control.fault) for control in recipe.controls if f"control-{control.name}" == arm)
     restored = arm == RESUMED or any(fault.kind in RESTORE_FAULTS for fault in faults)
     step = recipe.checkpoint.resume_from
     reference = Artifact(artifact_folder(results.resolve(), recipe.name, REFERENCE))
@@ -117,7 +117,7 @@ def _plan(recipe: Recipe, arm: str, results: Path) -> Plan:
     )
 
 
-def _placed(recipe: Recipe, fault: Fault) -> Fault:
+def placed(recipe: Recipe, fault: Fault) -> Fault:
     """The fault with its rank and step filled in, where it has one."""
     rank, step = fault.rank, fault.step
     if rank is None and fault.kind not in EVERY_RANK:

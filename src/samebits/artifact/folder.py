@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+class ArtifactError(ValueError):
+    """An artifact that cannot be used: which file, what is wrong, the way out."""
+
+
 @dataclass(frozen=True)
 class Artifact:
     """The folder of one arm."""

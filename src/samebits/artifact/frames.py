@@ -2,10 +2,11 @@
 
     file   = MAGIC (12 bytes) · format (u32) · frame*
     frame  = kind (4 bytes) · sequence (u32) · payload length (u64) · payload · check (16 bytes)
-    check  = blake2b-128(check of the frame before · the 16 head bytes · payload); before the first: 16 zero bytes
+    check  = sha256-128(check of the frame before · the 16 head bytes · payload); before the first: 16 zero bytes
 
 A killed writer leaves a valid prefix. A flipped bit, a dropped, repeated or reordered frame breaks the checks from
 there on. Only the payload of RECORDS frames may be left unread; their stored check still binds the next frame.
+sha256-128: the first 128 bits of sha256; against accidents, like every digest here.
 """
 
 from __future__ import annotations
@@ -35,15 +36,18 @@ class FrameKind(StrEnum):
     VERIFIED = "VRFY"
 
 
+KINDS = {kind.encode(): kind for kind in FrameKind}
+
 BLOCK = struct.Struct("<BBHIQQ16s16sqq")
-"""moment, rung, 0, 0, step, number of records, block digest, chain, start and end in nanoseconds since the epoch."""
+"""moment, rung, 0, skipped records, step, number of records, block digest, chain, start and end (nanoseconds since the
+epoch)."""
 
 
 def check(before: bytes, head: bytes, payload: bytes | memoryview) -> bytes:
     """16 check bytes of one frame."""
-    state = hashlib.blake2b(before + head, digest_size=CHECK_BYTES)
+    state = hashlib.sha256(before + head)
     state.update(payload)
-    return state.digest()
+    return state.digest()[:CHECK_BYTES]
 
 
 def frame(kind: FrameKind, sequence: int, payload: bytes | memoryview, before: bytes) -> tuple[bytes, bytes]:

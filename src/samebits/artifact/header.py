@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from dataclasses import dataclass
 
@@ -41,5 +42,24 @@ class Header:
 
     @staticmethod
     def from_bytes(data: bytes) -> Header:
-        """Raises PlanError or ValueError where the bytes are not a header."""
-        return decode(Header, json.loads(data))
+        """Raises PlanError, ValueError or TypeError where the bytes are not a header."""
+        body = dict(json.loads(data))
+        plan = _plan(json.dumps(body.pop("plan", None)))
+        return decode(_Unplanned, body).with_plan(plan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Unplanned:
+    digest: str
+    launch: str
+    coordinates: Coordinates
+    pins: Pins
+
+    def with_plan(self, plan: Plan) -> Header:
+        return Header(digest=self.digest, launch=self.launch, coordinates=self.coordinates, plan=plan, pins=self.pins)
+
+
+@functools.lru_cache(maxsize=8)
+def _plan(text: str) -> Plan:
+    """Thousands of ranks carry the same one."""
+    return decode(Plan, json.loads(text))

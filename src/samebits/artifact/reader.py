@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,44 +14,61 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samebits.artifact import frames
+from samebits.artifact.block import NO_CHAIN, next_chain, words_of
+from samebits.artifact.folder import ArtifactError
 from samebits.artifact.frames import BLOCK, CHECK_BYTES, HEAD, FrameKind
 from samebits.artifact.header import Header
-from samebits.artifact.site import NO_CHAIN, RECORD, RUNGS, Form, Kind, Moment, Phase, Site, block_digest, next_chain
+from samebits.artifact.site import RECORD, RUNGS, Form, Moment, Site
+from samebits.artifact.tables import Tables
 
 
-class _Broken(Exception):
+class _BrokenError(Exception):
     """Why the valid prefix ends."""
+
+
+_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, struct.error)
+"""What contents of a frame can raise that no recorder wrote."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """One moment of one rank. started, ended: nanoseconds since the epoch, outside every digest."""
+    """One moment of one rank. skipped: records without a digest. started, ended: nanoseconds since the epoch, outside
+    every digest. offset: of the records in the file, bytes."""
 
     moment: Moment
     step: int
     rung: str
     records: int
+    skipped: int
     digest: bytes
     chain: bytes
     started: int
     ended: int
     offset: int
-    """Of the records in the file, bytes."""
+
+    def __str__(self) -> str:
+        return block_text(self.moment, self.step)
+
+
+def block_text(moment: Moment, step: int) -> str:
+    """`step 7`, `saved state of step 8`."""
+    return f"step {step}" if moment is Moment.STEP else f"{moment.name.lower()} state of step {step}"
 
 
 @dataclass
 class FingerprintFile:
-    """What could be read. `fault` is None exactly when the whole file is valid, sealed and has nothing after its end.
+    """What could be read. `fault` is None exactly when the whole file is valid, sealed, verified by its own rank, and
+    has nothing after its end.
 
-    deep: whether the records themselves were re-read. verified: the rank's own statement after its seal.
+    deep: whether the records themselves were re-read. verified: the rank's own statement after its seal. check: of the
+    last valid frame; it binds all bytes before it.
     """
 
     path: Path
     data: memoryview
     deep: bool
     header: Header | None = None
-    sites: list[Site] = field(default_factory=list)
-    forms: list[Form] = field(default_factory=list)
+    tables: Tables = field(default_factory=Tables)
     blocks: list[Block] = field(default_factory=list)
     notes: list[dict[str, Any]] = field(default_factory=list)
     seal: dict[str, Any] | None = None
@@ -58,10 +76,34 @@ class FingerprintFile:
     valid_bytes: int = 0
     check: bytes = frames.NO_CHECK
     fault: str | None = None
+    _trusted: set[int] = field(default_factory=set)
+
+    @property
+    def sites(self) -> list[Site]:
+        return self.tables.sites
+
+    @property
+    def forms(self) -> list[Form]:
+        return self.tables.forms
 
     def records(self, block: Block) -> NDArray[np.void]:
-        """RECORD, shape (block.records,): a view of the mapped file."""
+        """RECORD, shape (block.records,): a view of the mapped file.
+
+        Raises ArtifactError where they are not those that the block's digest was made of.
+        """
+        if block.offset not in self._trusted:
+            try:
+                self._check_sum(block)
+            except _UNREADABLE as error:
+                raise ArtifactError(f"{self.path}: {block}: {error}; run the arm again") from error
         return np.frombuffer(self.data, dtype=RECORD, count=block.records, offset=block.offset)
+
+    def _check_sum(self, block: Block) -> None:
+        words = words_of(self.data, block.records, block.offset)
+        found = self.tables.sums.of(block.moment, block.step, RUNGS.index(block.rung), words)
+        if (found.digest, found.skipped) != (block.digest, block.skipped):
+            raise ValueError("its digest differs from its records, a byte was changed")
+        self._trusted.add(block.offset)
 
     def block(self, moment: Moment, step: int) -> Block | None:
         return next((block for block in self.blocks if block.moment is moment and block.step == step), None)
@@ -75,8 +117,9 @@ def read(path: Path, *, deep: bool) -> FingerprintFile:
     file = FingerprintFile(path=path, data=_mapped(path), deep=deep)
     try:
         _read_frames(file)
-    except _Broken as broken:
-        file.fault = f"{broken} (valid up to byte {file.valid_bytes} of {len(file.data)})"
+    except _BrokenError as broken:
+        last = f"last whole block: {file.blocks[-1]}" if file.blocks else "no whole block"
+        file.fault = f"{broken} (valid up to byte {file.valid_bytes} of {len(file.data)}, {last})"
     return file
 
 
@@ -92,22 +135,22 @@ def _read_frames(file: FingerprintFile) -> None:
     if prefix != frames.PREFIX:
         if len(prefix) == len(frames.PREFIX) and prefix.startswith(frames.MAGIC):
             number = int.from_bytes(prefix[-4:], "little")
-            raise _Broken(f"fingerprint format is {number}, this samebits reads {frames.FORMAT}")
-        raise _Broken("not a fingerprint file, or cut inside its first bytes")
+            raise _BrokenError(f"fingerprint format is {number}, this samebits reads {frames.FORMAT}")
+        raise _BrokenError("not a fingerprint file, or cut inside its first bytes")
     file.valid_bytes = len(frames.PREFIX)
     state = _State()
     for kind, payload, offset in _frames(file):
         _accept(file, state, kind, payload, offset)
     if file.seal is None:
-        raise _Broken("not sealed: the rank did not end as planned")
+        raise _BrokenError("not sealed: the rank did not end as planned")
     if file.verified is None:
-        raise _Broken("sealed, but the rank did not verify its own file")
+        raise _BrokenError("sealed, but the rank did not verify its own file")
 
 
 @dataclass
 class _State:
-    site_hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty((0, 2), np.uint64))
-    form_hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    """pending: offset and number of the records that wait for their block."""
+
     pending: tuple[int, int] | None = None
     chain: bytes = NO_CHAIN
     records: int = 0
@@ -121,36 +164,35 @@ def _frames(file: FingerprintFile) -> Iterator[tuple[FrameKind, memoryview, int]
         start = file.valid_bytes
         head = bytes(file.data[start : start + HEAD.size])
         if len(head) < HEAD.size:
-            raise _Broken(f"frame {sequence}: cut inside its head")
+            raise _BrokenError(f"frame {sequence}: cut inside its head")
         name, number, length = HEAD.unpack(head)
-        try:
-            kind = FrameKind(name.decode("ascii"))
-        except ValueError:
-            raise _Broken(f"frame {sequence}: unknown kind {name!r}") from None
+        kind = frames.KINDS.get(name)
+        if kind is None:
+            raise _BrokenError(f"frame {sequence}: unknown kind {name!r}")
         offset = start + HEAD.size
         end = offset + length + CHECK_BYTES
         if end > len(file.data):
-            raise _Broken(f"frame {sequence} ({kind.name.lower()}): cut")
+            raise _BrokenError(f"frame {sequence} ({kind.name.lower()}): cut")
         payload, stored = file.data[offset : end - CHECK_BYTES], bytes(file.data[end - CHECK_BYTES : end])
         if (file.deep or kind is not FrameKind.RECORDS) and frames.check(file.check, head, payload) != stored:
-            raise _Broken(f"frame {sequence} ({kind.name.lower()}): checksum differs, a byte was changed")
+            raise _BrokenError(f"frame {sequence} ({kind.name.lower()}): checksum differs, a byte was changed")
         if number != sequence:
-            raise _Broken(f"frame {sequence}: carries number {number}")
+            raise _BrokenError(f"frame {sequence}: carries number {number}")
         yield kind, payload, offset
         file.check, file.valid_bytes, sequence = stored, end, sequence + 1
 
 
 def _accept(file: FingerprintFile, state: _State, kind: FrameKind, payload: memoryview, offset: int) -> None:
     if (file.header is None) != (kind is FrameKind.HEADER):
-        raise _Broken(f"{kind.name.lower()} frame out of place: the header comes first, once")
-    if file.verified is not None or (file.seal is not None and kind is not FrameKind.VERIFIED):
-        raise _Broken(f"{kind.name.lower()} frame after the end")
-    if state.pending is not None and kind is not FrameKind.BLOCK:
-        raise _Broken("records without their block")
+        raise _BrokenError(f"{kind.name.lower()} frame out of place: the header comes first, once")
+    if file.verified is not None or (file.seal is None) == (kind is FrameKind.VERIFIED):
+        raise _BrokenError(f"{kind.name.lower()} frame out of place: a seal, then one verification, end the file")
+    if (state.pending is not None) != (kind is FrameKind.BLOCK):
+        raise _BrokenError(f"{kind.name.lower()} frame out of place: each block follows its records")
     try:
         _ACCEPT[kind](file, state, payload, offset)
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise _Broken(f"{kind.name.lower()} frame cannot be read: {error}") from error
+    except _UNREADABLE as error:
+        raise _BrokenError(f"{kind.name.lower()} frame cannot be read: {error}") from error
 
 
 def _accept_header(file: FingerprintFile, state: _State, payload: memoryview, offset: int) -> None:
@@ -158,16 +200,7 @@ def _accept_header(file: FingerprintFile, state: _State, payload: memoryview, of
 
 
 def _accept_tables(file: FingerprintFile, state: _State, payload: memoryview, offset: int) -> None:
-    body = json.loads(bytes(payload))
-    file.sites += [Site(Phase(phase), Kind(kind), name, scope) for phase, kind, name, scope in body["sites"]]
-    file.forms += [Form(dtype, tuple(shape)) for dtype, shape in body["forms"]]
-    state.site_hashes = hashes(file.sites, 2)
-    state.form_hashes = hashes(file.forms, 1)[:, 0]
-
-
-def hashes(entries: list[Site] | list[Form], words: int) -> NDArray[np.uint64]:
-    """uint64 (number of entries, words): the hashes of a table, as block_digest wants them."""
-    return np.frombuffer(b"".join(entry.hash() for entry in entries), dtype="<u8").reshape(-1, words)
+    file.tables.add(bytes(payload))
 
 
 def _accept_records(file: FingerprintFile, state: _State, payload: memoryview, offset: int) -> None:
@@ -177,17 +210,17 @@ def _accept_records(file: FingerprintFile, state: _State, payload: memoryview, o
 
 
 def _accept_block(file: FingerprintFile, state: _State, payload: memoryview, offset: int) -> None:
-    moment, rung, zero, null, step, count, digest, chain, started, ended = BLOCK.unpack(payload)
-    if state.pending is None or state.pending[1] != count or zero or null:
+    moment, rung, zero, skipped, step, count, digest, chain, started, ended = BLOCK.unpack(payload)
+    if state.pending is None or state.pending[1] != count or zero:
         raise ValueError("does not fit the records before it")
-    block = Block(Moment(moment), step, RUNGS[rung], count, digest, chain, started, ended, state.pending[0])
-    state.pending = None
+    start, state.pending = state.pending[0], None
+    block = Block(Moment(moment), step, RUNGS[rung], count, skipped, digest, chain, started, ended, start)
     if next_chain(state.chain, digest) != chain:
-        raise ValueError("chain differs from the block digests")
+        raise ValueError(f"{block}: chain differs from the block digests")
     if (block.moment, step) in state.seen:
-        raise ValueError(f"{block.moment.name.lower()} of step {step} stands twice")
-    if file.deep and block_digest(block.moment, step, rung, file.records(block), state.site_hashes, state.form_hashes) != digest:
-        raise ValueError("block digest differs from its records")
+        raise ValueError(f"{block} stands twice")
+    if file.deep:
+        file._check_sum(block)
     file.blocks.append(block)
     state.seen.add((block.moment, step))
     state.chain, state.records = chain, state.records + count
@@ -211,7 +244,7 @@ def _accept_verified(file: FingerprintFile, state: _State, payload: memoryview, 
     file.verified = body
 
 
-_ACCEPT = {
+_ACCEPT: dict[FrameKind, Callable[[FingerprintFile, _State, memoryview, int], None]] = {
     FrameKind.HEADER: _accept_header,
     FrameKind.TABLES: _accept_tables,
     FrameKind.RECORDS: _accept_records,

@@ -6,12 +6,11 @@ A record is aligned by identity (phase, kind, name, scope, occurrence), never by
 from __future__ import annotations
 
 import hashlib
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag, StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 RUNGS = ("none", "metrics", "state", "boundary", "op")
 
@@ -64,9 +63,7 @@ class Site:
     scope: str = ""
 
     def hash(self) -> bytes:
-        """16 bytes that stand for the identity, the same in every file."""
-        text = json.dumps([self.phase, self.kind, self.name, self.scope])
-        return hashlib.blake2b(text.encode(), digest_size=16).digest()
+        return site_hash(self.phase, self.kind, self.name, self.scope)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}" + (f" [{self.scope}]" if self.scope else "")
@@ -80,11 +77,23 @@ class Form:
     shape: tuple[int, ...]
 
     def hash(self) -> bytes:
-        """8 bytes, the same in every file."""
-        return hashlib.blake2b(json.dumps([self.dtype, self.shape]).encode(), digest_size=8).digest()
+        return form_hash(self.dtype, self.shape)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def site_hash(phase: str, kind: str, name: str, scope: str) -> bytes:
+    """16 bytes that stand for the identity of a site, the same in every file."""
+    # The length tells where the name ends: no two sites make one text.
+    text = f"{phase} {kind} {len(name)} {name}{scope}"
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def form_hash(dtype: str, shape: Sequence[int]) -> bytes:
+    """8 bytes that stand for dtype and shape, the same in every file."""
+    text = f"{dtype} {','.join(map(str, shape))}"
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
 class Flag(IntFlag):
@@ -107,36 +116,5 @@ RECORD = np.dtype(
         ("output", "<u8", (2,)),
     ]
 )
-"""One record, 40 bytes; `site` and `form` number the file's tables in order of first use."""
-
-_ROW = np.dtype(
-    [("site", "<u8", (2,)), ("form", "<u8"), ("occurrence", "<u4"), ("flags", "<u4"), ("input", "<u8"), ("output", "<u8", (2,))]
-)
-
-
-def block_digest(
-    moment: Moment, step: int, rung: int, records: NDArray[np.void], sites: NDArray[np.uint64], forms: NDArray[np.uint64]
-) -> bytes:
-    """16 bytes over all records of a block, whatever order they were taken in.
-
-    records: RECORD, shape (n,). sites: uint64 (number of sites, 2), the hashes of the file's site table. forms: uint64
-    (number of forms,). Each record becomes a row without file-local numbers; rows are sorted by site hash and
-    occurrence and hashed with blake2b together with moment, step, rung and their number.
-    """
-    rows = np.empty(len(records), dtype=_ROW)
-    rows["site"] = sites[records["site"]]
-    rows["form"] = forms[records["form"]]
-    for name in ("occurrence", "flags", "input", "output"):
-        rows[name] = records[name]
-    order = np.lexsort((rows["occurrence"], rows["site"][:, 1], rows["site"][:, 0]))
-    head = b"samebits-block-1" + int(moment).to_bytes(1, "little") + rung.to_bytes(1, "little")
-    head += step.to_bytes(8, "little") + len(records).to_bytes(8, "little")
-    return hashlib.blake2b(head + rows[order].tobytes(), digest_size=16).digest()
-
-
-def next_chain(chain: bytes, digest: bytes) -> bytes:
-    """Running digest of all blocks so far; starts as 16 zero bytes."""
-    return hashlib.blake2b(b"samebits-chain-1" + chain + digest, digest_size=16).digest()
-
-
-NO_CHAIN = bytes(16)
+"""One record, 40 bytes; `site` and `form` number the file's tables in order of first use. The first 16 bytes are its
+layout, the same from step to step; see `samebits.artifact.block`."""

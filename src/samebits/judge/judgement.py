@@ -9,6 +9,7 @@ from typing import Literal
 from samebits.pins import Deviation
 
 Verdict = Literal["pass", "fail", "invalid", "inconclusive"]
+Role = Literal["origin", "receiver"]
 EXIT_STATUS: dict[Verdict, int] = {"pass": 0, "fail": 1, "invalid": 2, "inconclusive": 3}
 
 
@@ -64,7 +65,7 @@ class RankDivergence:
     first: Difference
     differing: int
     compared: int
-    role: Literal["origin", "receiver"]
+    role: Role
     host: str
 
 
@@ -77,13 +78,14 @@ class RankGroup:
     moment: str
     step: int
     item: str
-    role: Literal["origin", "receiver"]
+    role: Role
 
 
 @dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """Where two arms part. ranks: the origins first; at most 64 ranks are spelled out, `groups` covers all. agreeing: ranks without any difference.
-    identical_before: records compared equal before it. explanation: one sentence for a person."""
+    """Where two arms part. ranks: the origins first; at most 64 ranks are spelled out, `groups` covers all. agreeing:
+    ranks without any difference. identical_before: records of the differing ranks, compared equal in blocks before each
+    rank's own first difference. differing_blocks: of all ranks. explanation: one sentence for a person."""
 
     moment: str
     step: int
@@ -103,13 +105,14 @@ class WaivedItem:
     holds: bool
     """False where the difference reached something else: then it counts."""
     seen: bool
-    """Whether there was such a difference at all."""
+    """Whether there was such a difference, up to the first one of each rank that is not waived."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
     """What was compared. share: records fingerprinted / records there were (skipped ones lower it), 0..1.
-    full_blocks: rank-steps at the recipe's rung, of `blocks`. placement: `one node`, `same nodes`, `other nodes`."""
+    full_blocks: rank-steps at the recipe's rung, of `blocks`. placement: `one node`, `same nodes`, `other nodes`,
+    `unknown nodes`."""
 
     ranks: int
     first_step: int
@@ -183,8 +186,8 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSummary:
-    """One arm as the report lists it. seconds: wall time from first to last block, slowest rank; step_seconds: median step of the slowest
-    rank."""
+    """One arm as the report lists it. seconds: wall time from first to last block, slowest rank. step_seconds: median
+    step of the slowest rank. Of many ranks, 64 are looked at."""
 
     arm: str
     folder: str

@@ -21,9 +21,10 @@ import torch
 CPU = torch.device("cpu")
 
 _FACTORIES = (
-    "arange as_tensor empty empty_like empty_strided eye full full_like linspace ones ones_like rand rand_like randint "
-    "randn randn_like randperm scalar_tensor tensor tril_indices triu_indices zeros zeros_like"
-).split()
+    *("arange", "as_tensor", "empty", "empty_like", "empty_strided", "eye", "full", "full_like", "linspace", "ones"),
+    *("ones_like", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "scalar_tensor", "tensor"),
+    *("tril_indices", "triu_indices", "zeros", "zeros_like"),
+)
 
 
 class _Stream:
@@ -115,11 +116,11 @@ def _share_cpu_generator() -> None:
     that one where it would use the GPU's."""
 
     for owner in (torch.cuda, torch.cuda.random):
-        _replace(owner, get_rng_state=lambda device=None: torch.get_rng_state())
-        _replace(owner, set_rng_state=lambda state, device=None: torch.set_rng_state(state))
+        _replace(owner, get_rng_state=lambda *_, **__: torch.get_rng_state())
+        _replace(owner, set_rng_state=lambda state, *_, **__: torch.set_rng_state(state))
         # Not torch.manual_seed, which calls these again.
-        _replace(owner, manual_seed=lambda seed: torch.default_generator.manual_seed(seed))
-        _replace(owner, manual_seed_all=lambda seed: torch.default_generator.manual_seed(seed))
+        _replace(owner, manual_seed=torch.default_generator.manual_seed)
+        _replace(owner, manual_seed_all=torch.default_generator.manual_seed)
     # megatron sets states through these two, where torch would wait for a CUDA initialisation that never comes.
     _replace(torch.cuda, _lazy_call=lambda callback, **_: callback(), default_generators={CPU: torch.default_generator})
     # The tracker warns whenever the CPU generator moves inside a fork; here that is the purpose.

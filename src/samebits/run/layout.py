@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from samebits.run.cpu_backend import device_backend
 from samebits.artifact.header import Coordinates
+from samebits.run.cpu_backend import device_backend
 from samebits.sections import Parallel
 
 
@@ -33,6 +33,9 @@ def join(parallel: Parallel) -> Coordinates:
         virtual_pipeline_model_parallel_size=parallel.virtual_pipeline,
         context_parallel_size=parallel.context,
         expert_model_parallel_size=parallel.expert,
+        # Each expert is whole on its rank: experts split over tensor-parallel ranks gather uneven numbers of tokens,
+        # which gloo refuses.
+        expert_tensor_parallel_size=1,
     )
     return _coordinates()
 
@@ -54,8 +57,10 @@ def _check(parallel: Parallel) -> None:
     if started != parallel.world:
         raise LayoutError(f"parallel.world is {parallel.world}, but {started} ranks were started; start as many")
     if parallel.context != 1:
-        raise LayoutError(f"parallel.context is {parallel.context}, must be 1: context parallelism needs an attention "
-                          "of Transformer Engine, which the built-in workload does not use")
+        raise LayoutError(
+            f"parallel.context is {parallel.context}, must be 1: context parallelism needs an attention "
+            "of Transformer Engine, which the built-in workload does not use"
+        )
 
 
 def _coordinates() -> Coordinates:

@@ -14,6 +14,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from samebits.plan import Plan
 from samebits.run import checkpoint, layout, metrics, model, rng, upstream
 from samebits.run.data import Sampler, Shape
+from samebits.run.label import CheckpointError
 from samebits.run.watch import Training, Watcher
 from samebits.sections import Recipe
 
@@ -69,7 +70,7 @@ def _restore(training: Training, watchers: Sequence[Watcher]) -> None:
     if plan.restore is not None:
         checkpoint.load(training, Path(plan.restore))
     if training.step != plan.first_step - 1:
-        raise checkpoint.CheckpointError(
+        raise CheckpointError(
             f"plan: first_step is {plan.first_step}, must be {training.step + 1}: "
             f"{plan.restore or 'a run from scratch'} is at step {training.step}"
         )

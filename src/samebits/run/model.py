@@ -99,6 +99,7 @@ def transformer_config(recipe: Recipe) -> TransformerConfig:
         batch_p2p_comm=parallel.virtual_pipeline is None,
         context_parallel_size=parallel.context,
         expert_model_parallel_size=parallel.expert,
+        expert_tensor_parallel_size=1,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=recipe.precision == "bf16",

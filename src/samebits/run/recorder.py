@@ -1,10 +1,10 @@
 """Writes one rank's fingerprint file as the run goes: whole blocks, straight to the file, sealed at the end.
 
-    recorder = Recorder(path, header)
-    recorder.begin(Moment.STEP, 7, "state")
-    recorder.record(site, form, output)
-    recorder.end(started, ended)
-    recorder.seal()
+recorder = Recorder(path, header)
+recorder.begin(Moment.STEP, 7, "state")
+recorder.record(site, form, output)
+recorder.end(started, ended)
+recorder.seal()
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-
 from samebits.artifact import frames, reader, tables
-from samebits.artifact.block import NO_CHAIN, BlockSums, next_chain
+from samebits.artifact.block import NO_CHAIN, BlockSums, next_chain, words_of
 from samebits.artifact.frames import BLOCK, FrameKind
 from samebits.artifact.header import Header
-from samebits.artifact.site import RECORD, RUNGS, Form, Moment, Site
+from samebits.artifact.site import RUNGS, Form, Moment, Site
 
 SYNC_SECONDS = 5.0
 """Between two fsyncs: a killed process loses nothing, a lost node at most this much."""
@@ -58,7 +56,9 @@ class Recorder:
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise RecorderError(f"{path}: cannot be made ({error.strerror}); an arm starts in an empty folder") from error
+            raise RecorderError(
+                f"{path}: cannot be made ({error.strerror}); an arm starts in an empty folder"
+            ) from error
         self._write(frames.PREFIX)
         self._append((FrameKind.HEADER, header.to_bytes()))
 
@@ -96,23 +96,30 @@ class Recorder:
     def end(self, started: int, ended: int) -> bytes:
         """Closes the block and writes it. started, ended: nanoseconds since the epoch. Returns the block digest.
 
-        Raises RecorderError where it cannot be written, ValueError for a record with a number that no table has.
+        Raises RecorderError where it cannot be written, or holds a number that no table has.
         """
         if self._open is None:
             raise RecorderError(f"{self.path}: a block ends that never began")
-        moment, step, rung = self._open
-        table = self._new_tables()
-        payload, count = b"".join(self._rows), len(self._rows)
-        total = self._sums.of(moment, step, rung, np.frombuffer(payload, dtype=RECORD))
-        chain = next_chain(self._chain, total.digest)
-        body = BLOCK.pack(moment, rung, 0, total.skipped, step, count, total.digest, chain, started, ended)
-        self._append(*table, (FrameKind.RECORDS, payload), (FrameKind.BLOCK, body))
-        self._chain, self._blocks, self._total = chain, self._blocks + 1, self._total + count
+        try:
+            digest = self._write_block(*self._open, started, ended)
+        except (ValueError, struct.error) as error:
+            self._closed = f"an earlier block could not be written ({error})"
+            raise RecorderError(f"{self.path}: {self._open[0].name} of step {self._open[1]}: {error}") from error
         self._open = None
         self._rows.clear()
         self._occurrences.clear()
         if time.monotonic() - self._synced >= SYNC_SECONDS:
             self._sync()
+        return digest
+
+    def _write_block(self, moment: Moment, step: int, rung: int, started: int, ended: int) -> bytes:
+        table = self._new_tables()
+        payload, count = b"".join(self._rows), len(self._rows)
+        total = self._sums.of(moment, step, rung, words_of(payload, count))
+        chain = next_chain(self._chain, total.digest)
+        body = BLOCK.pack(moment, rung, 0, total.skipped, step, count, total.digest, chain, started, ended)
+        self._append(*table, (FrameKind.RECORDS, payload), (FrameKind.BLOCK, body))
+        self._chain, self._blocks, self._total = chain, self._blocks + 1, self._total + count
         return total.digest
 
     def note(self, body: dict[str, Any]) -> None:

@@ -1,0 +1,40 @@
+# Everything a person runs from a clone; needs Python 3.11 or newer. Any other interpreter: make setup PYTHON=python3.12
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+SOURCES := src tests bench
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench
+
+help: ## show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 8
+
+setup: $(STAMP) ## install everything into .venv, in the versions of requirements.lock
+
+# torch first and by itself: whatever else asks for torch then finds it, and pulls in no other build.
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "needs Python 3.11 or newer: make setup PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	grep '^torch==' requirements.lock > .venv/torch.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r .venv/torch.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+demo: setup ## prove the smoke recipe on this machine: every arm, the report, the verdict
+	$(BIN)/snakemake --profile profiles/default results/smoke/report.html
+	@$(BIN)/samebits verdict results/smoke
+
+test: lint ## lint, then every test
+	$(BIN)/pytest
+
+lint: setup ## format, style, types, workflow
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakemake --lint
+
+bench: setup ## measure digest, records and capture against their peers
+	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit; done

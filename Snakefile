@@ -1,0 +1,29 @@
+"""Every recipe in recipes/ from its arms to its verdict.
+
+snakemake --profile profiles/default                              every recipe
+snakemake --profile profiles/default results/smoke/report.html    one report
+snakemake --profile profiles/default --dry-run                    what would run, and why
+"""
+
+from snakemake.utils import min_version
+
+from samebits import workflow as samebits
+
+min_version("9.0")
+samebits.add_to_path()
+
+
+wildcard_constraints:
+    recipe=samebits.NAME,
+    arm=samebits.NAME,
+
+
+include: "workflow/rules/arms.smk"
+include: "workflow/rules/judge.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        expand("results/{recipe}/verdict.txt", recipe=samebits.recipes()),

@@ -1,0 +1,16 @@
+"""Rank numbers as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """`0-7, 9`."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

@@ -1,0 +1,145 @@
+"""What keeps two arms from being comparable: other recipes, layouts or pins, settings asked for and not in force."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from samebits import determinism, pins
+from samebits.artifact.manifest import Manifest
+from samebits.artifact.site import RUNGS
+from samebits.judge.pairing import Pairing
+from samebits.pins import ABSENT, Deviation, Pins
+from samebits.plan import Plan
+from samebits.sections import Recipe
+
+WITHOUT_EFFECT = ("name", "gates", "controls", "twins", "waivers", "pins", "launch.time_minutes", "data.path")
+"""Entries of a recipe that change neither what is computed nor what is recorded. `data.sha256` stands for the path;
+`pins` are held against what was observed."""
+
+
+def of_layout(reference: Manifest, candidate: Manifest) -> list[Deviation]:
+    """Digest algorithm and number of ranks. Where one deviates, records cannot be held against each other at all."""
+    found = []
+    if reference.digest != candidate.digest:
+        found.append(_everywhere("digest", reference.digest, candidate.digest, candidate))
+    if len(reference.ranks) != len(candidate.ranks):
+        found.append(_everywhere("world", str(len(reference.ranks)), str(len(candidate.ranks)), candidate))
+    return found
+
+
+def of_recipes(reference: Recipe, candidate: Recipe, ranks: tuple[int, ...]) -> list[Deviation]:
+    """Entry by entry, of those that matter."""
+    ours, theirs = dict(_entries(reference)), dict(_entries(candidate))
+    return [
+        Deviation(f"recipe.{name}", ours.get(name, ABSENT), theirs.get(name, ABSENT), ranks)
+        for name in sorted(ours.keys() | theirs.keys())
+        if ours.get(name) != theirs.get(name)
+    ]
+
+
+def of_plan(expected: Plan, observed: Plan, ranks: tuple[int, ...]) -> list[Deviation]:
+    """An arm that was run otherwise than the recipe in force asks for. The checkpoint's folder may have moved."""
+    found = of_recipes(expected.recipe, observed.recipe, ranks)
+    for name, ours, theirs in zip(_ARM, _arm_entries(expected), _arm_entries(observed), strict=True):
+        if ours != theirs:
+            found.append(Deviation(f"arm.{name}", ours, theirs, ranks))
+    return found
+
+
+_ARM = ("name", "first_step", "last_step", "restored", "capture", "faults")
+
+
+def _arm_entries(plan: Plan) -> tuple[str, ...]:
+    faults = json.dumps([dataclasses.asdict(fault) for fault in plan.faults], sort_keys=True)
+    restored = plan.restore is not None
+    return plan.arm, str(plan.first_step), str(plan.last_step), str(restored), str(plan.capture), faults
+
+
+def of_surroundings(reference: Manifest, candidate: Manifest) -> list[Deviation]:
+    """Pins of each rank against the other arm's, and each rank's place in the layout."""
+    ours = {file.rank: file.pins for file in reference.ranks}
+    theirs = {file.rank: file.pins for file in candidate.ranks}
+    suspects = [rank for rank in ours.keys() & theirs.keys() if not _same_pins(ours[rank], theirs[rank])]
+    found = pins.deviations({rank: ours[rank] for rank in suspects}, {rank: theirs[rank] for rank in suspects})
+    for first, second in zip(reference.ranks, candidate.ranks, strict=False):
+        if first.coordinates != second.coordinates:
+            found.append(Deviation("coordinates", str(first.coordinates), str(second.coordinates), (first.rank,)))
+    return found
+
+
+def of_promises(manifest: Manifest, declared: dict[str, str]) -> list[Deviation]:
+    """Within one arm: software declared and not observed, settings asked for and not in force."""
+    observed = {file.rank: file.pins for file in manifest.ranks}
+    found: dict[tuple[str, str, str], list[int]] = {}
+    asked = _asked(manifest.plan.recipe)
+    for rank, own in observed.items():
+        for group, name, value in asked:
+            seen = getattr(own, group).get(name, ABSENT)
+            if seen != value:
+                found.setdefault((f"{group}.{name}", f"{value} (asked for)", f"{seen} (in force)"), []).append(rank)
+    not_in_force = [Deviation(*key, ranks=tuple(ranks)) for key, ranks in sorted(found.items())]
+    return [*pins.undeclared(declared, observed), *not_in_force]
+
+
+def of_capture(pairing: Pairing) -> list[Deviation]:
+    """Blocks that one arm recorded at another rung than the other."""
+    ours, theirs = pairing.rungs
+    cells = np.argwhere(~pairing.same_rung)
+    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for rank, at in cells:
+        found.setdefault((RUNGS[ours[rank, at]], RUNGS[theirs[rank, at]]), []).append((int(rank), int(at)))
+    return [_capture(pairing, *rungs, places) for rungs, places in sorted(found.items())]
+
+
+def _capture(pairing: Pairing, ours: str, theirs: str, places: list[tuple[int, int]]) -> Deviation:
+    steps = sorted({pairing.pairs[at].step for _, at in places})
+    where = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps from {steps[0]} to {steps[-1]}"
+    return Deviation(
+        "capture", f"rung {ours} at {where}", f"rung {theirs} there", tuple(sorted({rank for rank, _ in places}))
+    )
+
+
+def _everywhere(pin: str, ours: str, theirs: str, manifest: Manifest) -> Deviation:
+    return Deviation(pin, ours, theirs, all_ranks(manifest))
+
+
+def all_ranks(manifest: Manifest) -> tuple[int, ...]:
+    return tuple(file.rank for file in manifest.ranks)
+
+
+def _same_pins(ours: Pins, theirs: Pins) -> bool:
+    return dataclasses.replace(ours, placement={}) == dataclasses.replace(theirs, placement={})
+
+
+def _asked(recipe: Recipe) -> list[tuple[str, str, str]]:
+    """(group of pins, name, value) that every rank must have in force."""
+    wanted = recipe.determinism
+    return [
+        ("runtime", "deterministic_algorithms", str(wanted.deterministic_algorithms)),
+        ("runtime", "fill_uninitialized_memory", str(wanted.fill_uninitialized_memory)),
+        ("runtime", "threads", str(recipe.launch.threads)),
+        *(("environment", name, value) for name, value in determinism.environment(wanted).items()),
+    ]
+
+
+def _entries(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """(dotted name, value as JSON)."""
+    for name, value in _flat(dataclasses.asdict(recipe), ""):
+        if not any(name == without or name.startswith((f"{without}.", f"{without}[")) for without in WITHOUT_EFFECT):
+            yield name, value
+
+
+def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for entry, inner in value.items():
+            yield from _flat(inner, f"{name}.{entry}" if name else entry)
+    elif isinstance(value, tuple | list) and value:
+        for index, inner in enumerate(value):
+            yield from _flat(inner, f"{name}[{index}]")
+    elif value is not None and value not in ({}, ()):
+        yield name, json.dumps(value)

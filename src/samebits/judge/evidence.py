@@ -1,0 +1,49 @@
+"""The arms of a recipe as they lie in the results folder, each certified once and held against the recipe in force."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from samebits import arms, pins
+from samebits.judge import deviation
+from samebits.judge.arm import Arm, load
+from samebits.plan import Plan
+from samebits.sections import Recipe
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """results: folder of all results."""
+
+    recipe: Recipe
+    results: Path
+    _arms: dict[str, Arm] = field(default_factory=dict, repr=False)
+
+    @property
+    def names(self) -> list[str]:
+        return arms.arms(self.recipe)
+
+    @property
+    def reference(self) -> Arm:
+        return self.arm(arms.REFERENCE)
+
+    def arm(self, name: str) -> Arm:
+        if name not in self._arms:
+            self._arms[name] = self._load(name)
+        return self._arms[name]
+
+    def _load(self, name: str) -> Arm:
+        """An arm that was run otherwise than the recipe asks for keeps its bits and gets its deviations."""
+        found = load(arms.artifact_folder(self.results, self.recipe.name, name), name)
+        if found.certified is None:
+            return found
+        manifest = found.certified.manifest
+        observed = {file.rank: file.pins for file in manifest.ranks}
+        apart = deviation.of_plan(self._plan(name), manifest.plan, deviation.all_ranks(manifest))
+        apart += pins.undeclared(self.recipe.pins, observed)
+        return dataclasses.replace(found, name=name, deviations=tuple(apart))
+
+    def _plan(self, name: str) -> Plan:
+        return arms.plan(self.recipe, name, self.results)

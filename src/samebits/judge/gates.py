@@ -1,0 +1,143 @@
+"""The gates of a recipe, each a question with a verdict and its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from samebits import arms
+from samebits.artifact.ranks import ranks_text
+from samebits.judge.compare import Excuses, compare_arms, unhealthy
+from samebits.judge.control import Outcome, judge_control
+from samebits.judge.evidence import Evidence
+from samebits.judge.judgement import Comparison, GateResult, Scope, Verdict
+from samebits.judge.waivers import Waivers
+from samebits.sections import Gate
+
+_WORST: tuple[Verdict, ...] = ("fail", "invalid", "inconclusive", "pass")
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """Nothing judged is `inconclusive`."""
+    return min(verdicts, key=_WORST.index, default="inconclusive")
+
+
+def judge_gate(gate: Gate, evidence: Evidence) -> GateResult:
+    return _GATES[gate](evidence)
+
+
+def trusted(gates: Sequence[GateResult]) -> tuple[GateResult, ...]:
+    """Without a control that found every planted fault, no other gate may say `pass`."""
+    control = next((gate for gate in gates if gate.gate == "control"), None)
+    if control is not None and control.verdict == "pass":
+        return tuple(gates)
+    reason = f"the gate control is {control.verdict}" if control else "no control was run"
+    return tuple(_doubted(gate, reason) if gate.verdict == "pass" else gate for gate in gates)
+
+
+def _doubted(gate: GateResult, reason: str) -> GateResult:
+    return GateResult(
+        gate=gate.gate,
+        verdict="inconclusive",
+        explanation=f"no difference was found, but {reason}: that one would be found is not shown",
+        comparisons=gate.comparisons,
+    )
+
+
+def _repeatability(evidence: Evidence) -> GateResult:
+    twins = [name for name in evidence.names if name.startswith("twin-")]
+    return _gate("repeatability", [_compared(evidence, name) for name in twins])
+
+
+def _resume(evidence: Evidence) -> GateResult:
+    return _gate("resume", [_compared(evidence, arms.RESUMED)])
+
+
+def _observer(evidence: Evidence) -> GateResult:
+    """An arm `bare` that recorded more than its final state was observed as well, and proves nothing."""
+    bare = evidence.arm(arms.BARE)
+    blocks = bare.certified.manifest.blocks if bare.certified else ()
+    comparison = _compared(evidence, arms.BARE)
+    if any(block.moment != "final" for block in blocks):
+        message = f"bare: recorded {len(blocks)} blocks, must be its final state alone; run it with capture off"
+        return GateResult(gate="observer", verdict="inconclusive", explanation=message, comparisons=(comparison,))
+    return _gate("observer", [comparison])
+
+
+def _control(evidence: Evidence) -> GateResult:
+    """A waived item is passed over, unless it is the one that was planted."""
+    comparisons, outcomes = [], []
+    for name in (name for name in evidence.names if name.startswith("control-")):
+        arm = evidence.arm(name)
+        notes = arm.certified.manifest.planted if arm.certified else ()
+        planted = frozenset(f"{note.kind}:{note.name}" for note in notes)
+        excuses = Excuses(passed_over=Waivers(evidence.recipe.waivers).without(planted))
+        comparisons.append(compare_arms(evidence.reference, arm, excuses))
+        outcomes.append(judge_control(comparisons[-1], notes))
+    outcomes += [Outcome("fail", line) for line in _sick_reference(evidence)]
+    verdict = worst([outcome.verdict for outcome in outcomes])
+    told = [outcome.explanation for outcome in outcomes if outcome.verdict == verdict]
+    if verdict == "pass":
+        told = [f"{len(outcomes)} of {len(outcomes)} planted faults were found, each at exactly its place"]
+    return GateResult(
+        gate="control",
+        verdict=verdict,
+        explanation="; ".join(told) or "no control was run",
+        comparisons=tuple(comparisons),
+    )
+
+
+def _sick_reference(evidence: Evidence) -> list[str]:
+    certified = evidence.reference.certified
+    return list(unhealthy(certified.manifest)) if certified else []
+
+
+_GATES: dict[Gate, Callable[[Evidence], GateResult]] = {
+    "repeatability": _repeatability,
+    "resume": _resume,
+    "observer": _observer,
+    "control": _control,
+}
+
+
+def _compared(evidence: Evidence, name: str) -> Comparison:
+    excuses = Excuses(waived=Waivers(evidence.recipe.waivers))
+    return compare_arms(evidence.reference, evidence.arm(name), excuses)
+
+
+def _gate(gate: Gate, comparisons: Sequence[Comparison]) -> GateResult:
+    verdict = worst([comparison.verdict for comparison in comparisons])
+    deciding = [comparison for comparison in comparisons if comparison.verdict == verdict]
+    explanation = explain(deciding[0]) if deciding else f"{gate}: no arm was compared"
+    return GateResult(gate=gate, verdict=verdict, explanation=explanation, comparisons=tuple(comparisons))
+
+
+def explain(comparison: Comparison) -> str:
+    """One sentence: why the comparison has its verdict."""
+    if comparison.verdict == "pass" and comparison.scope is not None:
+        return _identical(comparison, comparison.scope)
+    if comparison.verdict == "invalid":
+        return _not_comparable(comparison)
+    if comparison.verdict == "fail" and comparison.divergence is not None:
+        return comparison.divergence.explanation
+    return comparison.problems[0] if comparison.problems else f"{comparison.candidate_arm}: nothing was compared"
+
+
+def _identical(comparison: Comparison, scope: Scope) -> str:
+    steps = f"steps {scope.first_step} to {scope.last_step}" if scope.first_step < scope.last_step else "the end"
+    waived = ", ".join(item.item for item in comparison.waived if item.seen)
+    apart = f", apart from what is waived ({waived})" if waived else ""
+    if scope.restart is not None:
+        steps = f"the restored state of step {scope.restart} and all steps to {scope.last_step}"
+    return (
+        f"{comparison.candidate_arm} and {comparison.reference_arm} are bit-identical on "
+        f"{scope.ranks} rank{'s' * (scope.ranks > 1)}, {steps}{apart}"
+    )
+
+
+def _not_comparable(comparison: Comparison) -> str:
+    first, more = comparison.deviations[0], len(comparison.deviations) - 1
+    rest = f" (and {more} more)" if more else ""
+    return (
+        f"{comparison.candidate_arm} is not comparable with {comparison.reference_arm}: {first.pin} is "
+        f"{first.reference} there and {first.candidate} here, ranks {ranks_text(first.ranks)}{rest}"
+    )

@@ -1,0 +1,81 @@
+"""Judges a recipe from its arms on disk: every gate, the verdict over all, and what a report says beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import samebits
+from samebits import arms
+from samebits.judge.curves import curves
+from samebits.judge.evidence import Evidence
+from samebits.judge.gates import judge_gate, trusted, worst
+from samebits.judge.judgement import Comparison, Curve, GateResult, Judgement, Vote
+from samebits.judge.statement import headline, scope_text
+from samebits.judge.summary import pin_rows, summarize
+from samebits.judge.vote import Voter, vote
+from samebits.sections import Recipe
+
+JUDGEMENT_FORMAT = 1
+
+
+def judge(recipe: Recipe, results: Path) -> Judgement:
+    """results: folder of all results. Never raises for missing or damaged artifacts: they are `inconclusive`."""
+    evidence = Evidence(recipe, results)
+    gates = trusted([judge_gate(gate, evidence) for gate in recipe.gates])
+    verdict = worst([gate.verdict for gate in gates])
+    certified = evidence.reference.certified
+    return Judgement(
+        format=JUDGEMENT_FORMAT,
+        samebits=samebits.__version__,
+        recipe=recipe.name,
+        verdict=verdict,
+        headline=headline(recipe, verdict, gates),
+        scope=scope_text(recipe, gates),
+        gates=gates,
+        vote=_vote(evidence, gates),
+        curves=tuple(_curves(evidence, gates)),
+        arms=tuple(summarize(evidence.arm(name)) for name in evidence.names),
+        pins=pin_rows(certified.manifest, recipe.pins) if certified else (),
+        recipe_text=json.dumps(dataclasses.asdict(recipe), indent=2),
+    )
+
+
+def _vote(evidence: Evidence, gates: tuple[GateResult, ...]) -> Vote | None:
+    """Among the reference and the arms that are comparable with it; one with a used waiver differs by permission."""
+    compared = {
+        comparison.candidate_arm: comparison
+        for gate in gates
+        if gate.gate in ("repeatability", "resume")
+        for comparison in gate.comparisons
+    }
+    names = [name for name, comparison in compared.items() if _may_vote(comparison)]
+    found = ((name, evidence.arm(name).certified) for name in [arms.REFERENCE, *names])
+    return vote([Voter(name, certified) for name, certified in found if certified is not None])
+
+
+def _may_vote(comparison: Comparison) -> bool:
+    excused = any(item.seen and item.holds for item in comparison.waived)
+    return comparison.scope is not None and not comparison.deviations and not comparison.problems and not excused
+
+
+def _curves(evidence: Evidence, gates: tuple[GateResult, ...]) -> Iterator[Curve]:
+    reference = evidence.reference.certified
+    for comparison in _charted(gates):
+        candidate = evidence.arm(comparison.candidate_arm).certified
+        if reference is not None and candidate is not None:
+            yield from curves(reference, candidate, comparison.divergence)
+
+
+def _charted(gates: tuple[GateResult, ...]) -> list[Comparison]:
+    """The first candidate that diverged, else the first twin; the resumed arm; the first control that was found."""
+    told = [comparison for gate in gates if gate.gate in ("repeatability", "resume") for comparison in gate.comparisons]
+    controls = [comparison for gate in gates if gate.gate == "control" for comparison in gate.comparisons]
+    wanted = [
+        *([comparison for comparison in told if comparison.divergence] or told)[:1],
+        *(comparison for comparison in told if comparison.candidate_arm == arms.RESUMED),
+        *[comparison for comparison in controls if comparison.divergence][:1],
+    ]
+    return list({comparison.candidate_arm: comparison for comparison in wanted}.values())

@@ -1,0 +1,162 @@
+"""What the disk knows about the job of an arm: written before anything waits, read by whoever comes later.
+
+`launch/job.json` says which start of the arm it is; `launch/lock` is held by the process that runs the ranks, for its
+whole life, and holds its process id; `outcome.json` is what that process said at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeVar
+
+from samebits.artifact.folder import Artifact, write_whole
+from samebits.plan import PlanError, decode
+
+T = TypeVar("T")
+
+
+class LaunchError(RuntimeError):
+    """An arm that cannot be run: which one, why, the way out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecord:
+    """launch: id of this start, also in every rank's header. key: `arms.key` at the time. restored: launch id of the
+    arm whose checkpoint this one starts from. submitted: local time. job: the executor's id; None: about to be
+    submitted."""
+
+    launch: str
+    key: str
+    restored: str | None
+    submitted: str
+    job: str | None = None
+
+    def write(self, artifact: Artifact) -> None:
+        _write(_record_path(artifact), self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a start of an arm ended. message: for a person; empty where ok. ended: local time. seconds: from the first
+    rank's start to the last one's end."""
+
+    ok: bool
+    message: str
+    launch: str
+    ended: str
+    seconds: float
+
+    def write(self, artifact: Artifact) -> None:
+        _write(artifact.outcome, self)
+
+
+def read_record(artifact: Artifact) -> JobRecord | None:
+    return _read(_record_path(artifact), JobRecord)
+
+
+def read_outcome(artifact: Artifact) -> Outcome | None:
+    return _read(artifact.outcome, Outcome)
+
+
+def now() -> str:
+    """Local time with its offset, to the second."""
+    return time.strftime("%Y-%m-%d %H:%M:%S%z")
+
+
+def runner(artifact: Artifact) -> int | None:
+    """Process id of the live process that runs the ranks; None: there is none."""
+    try:
+        with _lock_path(artifact).open() as stream:
+            # Shared, so that two who look do not take each other for the runner.
+            if _locks(stream, fcntl.LOCK_SH):
+                return None
+            return int(stream.read() or 0)
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def running(artifact: Artifact, launch: str) -> Iterator[bool]:
+    """Marks this process as the one that runs the ranks, until it leaves or dies. Yields False where it must not:
+    another start of the arm has taken over, this one has already ended, or the folder is gone."""
+    try:
+        stream = _lock_path(artifact).open("a")
+    except OSError:
+        yield False
+        return
+    with stream:
+        yield _take(artifact, stream, launch)
+
+
+def _take(artifact: Artifact, stream: IO[str], launch: str) -> bool:
+    with deciding(artifact):
+        if not _locks_soon(stream):
+            return False
+        record = read_record(artifact)
+        if record is None or record.launch != launch or artifact.outcome.exists():
+            return False
+        stream.truncate(0)
+        stream.write(str(os.getpid()))
+        stream.flush()
+        return True
+
+
+@contextlib.contextmanager
+def deciding(artifact: Artifact, interrupted: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Held while somebody decides what becomes of an artifact, and by nobody while ranks run.
+
+    Its file lies beside the artifact's folder, which may be moved meanwhile. Raises LaunchError where `interrupted`
+    says so while it waits.
+    """
+    with artifact.folder.with_name(f".{artifact.folder.name}.lock").open("a") as stream:
+        while not _locks(stream, fcntl.LOCK_EX):
+            if interrupted():
+                raise LaunchError(f"{artifact.folder}: interrupted while another samebits starts this arm")
+            time.sleep(0.05)
+        yield
+
+
+def _locks(stream: IO[str], mode: int) -> bool:
+    try:
+        fcntl.flock(stream.fileno(), mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _locks_soon(stream: IO[str]) -> bool:
+    """Somebody may be looking at the lock at this moment; nobody but a runner keeps it."""
+    deadline = time.monotonic() + 2
+    while not _locks(stream, fcntl.LOCK_EX):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _record_path(artifact: Artifact) -> Path:
+    return artifact.launch / "job.json"
+
+
+def _lock_path(artifact: Artifact) -> Path:
+    return artifact.launch / "lock"
+
+
+def _write(path: Path, value: JobRecord | Outcome) -> None:
+    write_whole(path, (json.dumps(dataclasses.asdict(value), indent=1) + "\n").encode())
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    """None where it is not there or not whole."""
+    try:
+        return decode(kind, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, PlanError):
+        return None

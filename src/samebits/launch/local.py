@@ -1,0 +1,121 @@
+"""What the job of an arm does where all ranks run on its own machine: starts them, watches them, says how it ended."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from samebits.artifact.folder import Artifact
+from samebits.launch import environment, failure, job
+from samebits.launch.job import Outcome
+from samebits.launch.ranks import Ranks
+from samebits.plan import Plan
+
+RANK_COMMAND = (sys.executable, "-m", "samebits.run.rank")
+"""One rank; the artifact's folder is appended."""
+
+PORT_TRIES = 3
+GRACE_SECONDS = 3.0
+"""Left to the other ranks once one has failed, so that their logs say what they saw of it."""
+
+
+def run_ranks(folder: str, launch: str, inherited: Mapping[str, str], command: Sequence[str] = RANK_COMMAND) -> None:
+    """Runs the plan in the artifact's folder and writes its outcome; the function of the arm's job.
+
+    launch: id of this start; where the folder says another, nothing is done. inherited: what the ranks take over from
+    the surroundings of whoever started the arm.
+    """
+    artifact = Artifact(Path(folder))
+    with job.running(artifact, launch) as mine:
+        if not mine:
+            print(f"{folder}: start {launch} was given up; nothing is run", flush=True)
+            return
+        started = time.monotonic()
+        message = _LocalArm(artifact, launch, inherited, command).run()
+        ended = time.monotonic() - started
+        Outcome(ok=not message, message=message, launch=launch, ended=job.now(), seconds=round(ended, 3)).write(
+            artifact
+        )
+
+
+class _LocalArm:
+    """One start of an arm; `run` returns what went wrong, or nothing."""
+
+    def __init__(self, artifact: Artifact, launch: str, inherited: Mapping[str, str], command: Sequence[str]) -> None:
+        self._artifact = artifact
+        self._launch = launch
+        self._command = [*command, str(artifact.folder)]
+        self._plan = Plan.from_json(artifact.plan.read_text(encoding="utf-8"))
+        self._environment = {**inherited, **environment.of_recipe(self._plan.recipe)}
+        self._deadline = time.monotonic() + 60 * self._plan.recipe.launch.time_minutes
+        self._stopped_by: int | None = None
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, self._stop)
+
+    def run(self) -> str:
+        message = ""
+        for _ in range(PORT_TRIES):
+            ranks = Ranks()
+            try:
+                self._start(ranks)
+                message = self._watch(ranks)
+                ranks.end(grace=GRACE_SECONDS if self._stopped_by is None else 0)
+            finally:
+                ranks.end(grace=0)
+            if not message or not failure.lost_the_port(self._artifact.log(0)):
+                break
+            self._clear()
+        return message or self._missing()
+
+    def _start(self, ranks: Ranks) -> None:
+        port = _free_port()
+        self._artifact.log(0).parent.mkdir(exist_ok=True)
+        for rank in range(self._plan.world):
+            own = environment.of_local_rank(rank, self._plan.world, port, self._launch)
+            ranks.start(rank, self._command, {**self._environment, **own}, self._artifact.log(rank))
+
+    def _watch(self, ranks: Ranks) -> str:
+        """Returns when all ranks ended well, with nothing to say, or at the first thing that went wrong."""
+        arm, launch = self._plan.arm, self._plan.recipe.launch
+        while len(statuses := ranks.ended()) < self._plan.world or any(statuses.values()):
+            if self._stopped_by is not None:
+                return f"arm {arm}: was cancelled ({signal.Signals(self._stopped_by).name}), {failure.AGAIN}"
+            if failed := [rank for rank, status in statuses.items() if status != 0]:
+                rank = _culprit(failed, statuses)
+                return failure.of_rank(self._artifact, rank, statuses[rank], socket.gethostname())
+            if time.monotonic() > self._deadline:
+                return failure.of_time(self._artifact, self._plan.world, launch.time_minutes)
+            time.sleep(0.02)
+        return ""
+
+    def _missing(self) -> str:
+        for rank in range(self._plan.world):
+            if not self._artifact.fingerprint(rank).exists():
+                return failure.of_missing_file(self._artifact, rank, socket.gethostname())
+        return ""
+
+    def _clear(self) -> None:
+        """Leaves nothing of a try that lost its port."""
+        for path in (*self._artifact.folder.glob("rank-*.fp"), self._artifact.progress):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self._artifact.checkpoints, ignore_errors=True)
+
+    def _stop(self, signum: int, _frame: object) -> None:
+        self._stopped_by = signum
+
+
+def _culprit(failed: Sequence[int], statuses: Mapping[int, int]) -> int:
+    """Of ranks seen to have failed at once: a killed one first, since its peers fail for want of it."""
+    return next((rank for rank in failed if statuses[rank] < 0), failed[0])
+
+
+def _free_port() -> int:
+    """Free at this moment; somebody else may take it before rank 0 does."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,102 @@
+"""The report as one HTML file that needs nothing else: no network, no script, no font of its own.
+
+Every value passes through `printable` and autoescape; what is inserted as markup is the style sheet of this package
+and the pictures of `plots`, which hold numbers only.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from samebits.judge.judgement import EXIT_STATUS, Curve, Judgement
+from samebits.report import layout, words
+from samebits.report.plots import curve_svg, curve_table, gaps
+
+_MOST_VALUES = 60
+
+
+def report_html(judgement: Judgement) -> str:
+    """The whole page. The same judgement gives the same text."""
+    findings = layout.findings(judgement)
+    page = (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            judgement=judgement,
+            meaning=words.MEANING[judgement.verdict],
+            counted=[finding for finding in findings if finding.counted],
+            expected=[finding for finding in findings if not finding.counted],
+            deviation_tables=layout.deviation_tables(judgement),
+            troubles=layout.troubles(judgement),
+            waivers=layout.waivers(judgement),
+            curve_groups=layout.curve_groups(judgement),
+            pin_groups=layout.pin_groups(judgement),
+            example=layout.example(judgement),
+            exit_status=EXIT_STATUS,
+        )
+    )
+    return page + "\n"
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("samebits.report", "templates"),
+        autoescape=True,
+        finalize=_finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        stylesheet=_stylesheet(environment),
+        svg=_svg,
+        curve_summary=curve_summary,
+        curve_rows=lambda curve: curve_table(curve, _MOST_VALUES),
+        words=words,
+        pair=layout.pair,
+    )
+    return environment
+
+
+def _finalize(value: Any) -> Any:
+    """Runs on every value that the template prints, before it is escaped."""
+    return words.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _stylesheet(environment: Environment) -> Markup:
+    if environment.loader is None:
+        raise ValueError("the environment has no loader")
+    return Markup(environment.loader.get_source(environment, "report.css")[0])
+
+
+def _svg(key: str, curve: Curve) -> Markup:
+    return Markup(curve_svg(curve, key))
+
+
+def curve_summary(curve: Curve) -> str:
+    """What the picture shows, for those who do not see it."""
+    apart = [(step, ulps) for step, ulps in zip(curve.steps, curve.ulps, strict=True) if ulps]
+    unknown = gaps(curve)
+    parts = [_apart_text(apart, len(curve.steps), len(curve.steps) - len(unknown))]
+    if unknown:
+        parts.append(f"no distance at {_steps(unknown)}: a side is missing or not finite")
+    return "; ".join(parts)
+
+
+def _apart_text(apart: list[tuple[int, int]], steps: int, known: int) -> str:
+    if not known:
+        return f"no distance in ULPs at any of {words.counted(steps, 'step')}"
+    if not apart:
+        return f"0 ULPs apart at {words.whole(known)} of {words.counted(steps, 'step')}"
+    largest = words.counted(max((ulps for _, ulps in apart), key=abs), "ULP")
+    where = f"{words.whole(len(apart))} of {words.counted(steps, 'step')}, first at step {apart[0][0]}"
+    return f"apart at {where}, at most {largest}"
+
+
+def _steps(steps: list[int]) -> str:
+    return f"{'step' if len(steps) == 1 else 'steps'} {words.ranks_text(steps)}"

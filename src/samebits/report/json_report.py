@@ -1,0 +1,116 @@
+"""report.json: a judgement as strict JSON, and back.
+
+Numbers that JSON lacks are the strings `NaN`, `Infinity` and `-Infinity`. `check` is a digest of all else, so that an
+edited or damaged report cannot change a verdict by accident; it is no protection against forgery.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from samebits.judge.judgement import ArmSummary, Curve, Divergence, Judgement, Scope, Symptom
+from samebits.plan import PlanError, decode
+
+KIND = "samebits report"
+REPORT_FORMAT = 1
+_WAY_OUT = "make it again with `samebits verdict`, or compare the arms with `samebits compare A B`"
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class ReportError(ValueError):
+    """A report that cannot be read back."""
+
+
+def report_json(judgement: Judgement) -> str:
+    """`kind` and `check`, then the fields of the judgement; keys in the order of its declaration."""
+    body = plain(judgement)
+    return _dumped({"kind": KIND, "check": _check(body), **body}, indent=1) + "\n"
+
+
+def plain(noun: Any) -> Any:
+    """A noun of judging as dicts, lists, strings and finite numbers."""
+    if dataclasses.is_dataclass(noun) and not isinstance(noun, type):
+        return {entry.name: plain(getattr(noun, entry.name)) for entry in dataclasses.fields(noun)}
+    if isinstance(noun, dict):
+        return {str(key): plain(value) for key, value in noun.items()}
+    if isinstance(noun, tuple | list):
+        return [plain(value) for value in noun]
+    if isinstance(noun, float) and not math.isfinite(noun):
+        return "NaN" if math.isnan(noun) else "Infinity" if noun > 0 else "-Infinity"
+    return noun
+
+
+def load(path: Path) -> Judgement:
+    """Raises ReportError where the file is missing, damaged, foreign or of another format."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ReportError(f"{path}: there is no such file; {_WAY_OUT}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReportError(f"{path}: cannot be read ({error}); {_WAY_OUT}") from error
+    try:
+        return _judgement(text)
+    except (ValueError, RecursionError) as error:
+        raise ReportError(f"{path}: {error}; {_WAY_OUT}") from error
+
+
+def _judgement(text: str) -> Judgement:
+    try:
+        body = json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise ReportError(f"not JSON ({error})") from error
+    if not isinstance(body, dict) or body.pop("kind", None) != KIND:
+        raise ReportError(f"not a report of samebits (`kind` must be {KIND!r})")
+    if body.get("format") != REPORT_FORMAT:
+        raise ReportError(f"format is {body.get('format')!r}, must be {REPORT_FORMAT}")
+    if (written := body.pop("check", None)) != _check(body):
+        raise ReportError(f"damaged or edited: its check is {written!r}, must be {_check(body)!r}")
+    try:
+        return decode(Judgement, _revived(body))
+    except PlanError as error:
+        raise ReportError(str(error)) from error
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ReportError(f"not strict JSON: it holds the number {name}")
+
+
+def _check(body: Any) -> str:
+    return hashlib.blake2b(_dumped(body, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _dumped(body: Any, **style: Any) -> str:
+    return json.dumps(body, allow_nan=False, **style)
+
+
+def _keys(noun: type[Any]) -> set[str]:
+    return {entry.name for entry in dataclasses.fields(noun)}
+
+
+_WITH_FLOATS = [_keys(Curve), _keys(ArmSummary), _keys(Scope)]
+_FLOATS = {"reference", "candidate", "seconds", "step_seconds", "share"}
+
+
+def _revived(value: Any) -> Any:
+    """With the enumerations and the numbers that `plain` wrote as strings."""
+    if isinstance(value, list):
+        return [_revived(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    entry = {key: _revived(item) for key, item in value.items()}
+    if entry.keys() == _keys(Divergence):
+        entry["symptom"] = Symptom(entry["symptom"])
+    if set(entry) in _WITH_FLOATS:
+        entry.update({key: _numbers(entry[key]) for key in _FLOATS & entry.keys()})
+    return entry
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value

@@ -1,0 +1,92 @@
+"""What the Snakefile asks: which recipes and arms there are, what an arm needs, and what makes it run again.
+
+The rules hold no logic; they call these with Snakemake's wildcards (`recipe`, `arm`). Only the recipe that a target
+belongs to is read. A bad one ends the program with the recipe's own message and nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from samebits import arms
+from samebits.recipe import RecipeError, load
+from samebits.sections import Recipe
+
+RECIPES = Path("recipes")
+RESULTS = Path("results")
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+"""Of a recipe and of an arm, in paths."""
+
+
+def recipes() -> list[str]:
+    """Names of all recipes, read or not."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def collected(wildcards: Any) -> list[str]:
+    """Stamps of a recipe's collected arms, the reference first."""
+    return [_stamp(wildcards.recipe, arm, "collected") for arm in _arms(wildcards.recipe)]
+
+
+def needs(wildcards: Any) -> list[str]:
+    """Stamps of the arms that must be finished before this one starts."""
+    plan = _answer(arms.plan, _recipe(wildcards.recipe), wildcards.arm, RESULTS)
+    return [_stamp(wildcards.recipe, arm, "ran") for arm in arms.needs(plan)]
+
+
+def arm_key(wildcards: Any) -> str:
+    """While it stays the same, a finished arm is not run again; comments in a recipe do not change it."""
+    return str(_answer(arms.key, _recipe(wildcards.recipe), wildcards.arm))
+
+
+def recipe_key(wildcards: Any) -> str:
+    """While it stays the same, a recipe's report stands: gates and waivers change it, comments do not."""
+    text = json.dumps(asdict(_recipe(wildcards.recipe)), sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def threads(wildcards: Any) -> int:
+    """Cores that an arm keeps busy; Snakemake takes the cores there are where that is more."""
+    recipe = _recipe(wildcards.recipe)
+    return recipe.parallel.world * recipe.launch.threads
+
+
+def priority(wildcards: Any) -> int:
+    """An arm's place from the end, so that the reference, which others start from, goes first."""
+    names = _arms(wildcards.recipe)
+    return len(names) - names.index(wildcards.arm)
+
+
+def add_to_path() -> None:
+    """Lets rules find the `samebits` of the environment that Snakemake itself runs in, activated or not."""
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+
+
+def _stamp(recipe: str, arm: str, name: str) -> str:
+    return str(arms.artifact_folder(RESULTS, recipe, arm) / name)
+
+
+def _arms(recipe: str) -> list[str]:
+    return list(_answer(arms.arms, _recipe(recipe)))
+
+
+@functools.cache
+def _recipe(name: str) -> Recipe:
+    recipe: Recipe = _answer(load, RECIPES / f"{name}.yaml")
+    return recipe
+
+
+def _answer(question: Any, *arguments: Any) -> Any:
+    try:
+        return question(*arguments)
+    except RecipeError as error:
+        # Any other error Snakemake would wrap in its own, with wildcards and a traceback of ours.
+        raise SystemExit(str(error)) from None

@@ -1,0 +1,76 @@
+"""Real arms of a small recipe (2 ranks, 4 steps) to plant faults in; what is shared runs once a session."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+
+from samebits import arms
+from samebits.artifact.folder import Artifact
+from samebits.judge.collect import collect
+from samebits.launch.arm import run_arm
+from samebits.launch.echo import Echo
+from samebits.plan import Plan
+from samebits.sections import Fault, Recipe
+
+Launch = Callable[..., Artifact]
+
+
+def small_recipe(**changes: Any) -> Recipe:
+    """MoE over EP 2, MTP, distributed optimizer, bf16, dropout: the smoke recipe, smaller."""
+    fixed = {
+        "name": "small",
+        "model": {
+            "layers": 2,
+            "hidden": 32,
+            "heads": 4,
+            "ffn_hidden": 64,
+            "sequence_length": 16,
+            "vocabulary": 128,
+            "moe": builders.moe(ffn_hidden=32),
+            "mtp": {"layers": 1, "loss_scaling": 0.1},
+        },
+        "parallel": {"expert": 2},
+        "steps": 4,
+        "checkpoint": {"every": 2, "resume_from": 2},
+    }
+    return builders.recipe(**(fixed | changes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Arms:
+    """Runs arms into one folder."""
+
+    results: Path
+
+    def run(self, recipe: Recipe, arm: str, name: str, fault: Fault | None = None) -> Artifact:
+        """The arm, run and collected, in the folder `name`; restored ones start from this folder's `reference`."""
+        plan = arms.plan(recipe, arm, self.results)
+        if fault is not None:
+            plan = dataclasses.replace(plan, faults=(arms.placed(recipe, fault),))
+        artifact = self.start(plan, name)
+        collect(artifact.folder)
+        return artifact
+
+    def start(self, plan: Plan, name: str) -> Artifact:
+        artifact = Artifact(arms.artifact_folder(self.results, plan.recipe.name, name))
+        said = io.StringIO()
+        outcome = run_arm(plan, artifact, echo=Echo(said))
+        assert outcome.ok, f"{outcome.message}\n{said.getvalue()}"
+        return artifact
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Arms:
+    return Arms(tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture(scope="session")
+def reference(small: Arms) -> Artifact:
+    return small.run(small_recipe(), "reference", "reference")

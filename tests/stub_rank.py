@@ -1,0 +1,68 @@
+"""A rank that trains nothing: `python stub_rank.py MODE ARTIFACT`, with the environment and the files of a real one.
+
+MODE: `ok`, `slow` (a step takes 0.5 s), `hang` (after the first step), `kill`, `raise`, `silent`, `environment`,
+`port` (rank 0 finds its port taken, once), `helper` (leaves a child behind).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def main(mode: str, folder: Path) -> None:
+    plan = json.loads((folder / "plan.json").read_text())
+    rank = int(os.environ["RANK"])
+    first, last, every = plan["first_step"], plan["last_step"], plan["recipe"]["checkpoint"]["every"]
+    with (folder / "starts").open("a") as stream:
+        stream.write(f"{rank} {os.getpid()} {os.environ['SAMEBITS_LAUNCH']} {os.environ['MASTER_PORT']}\n")
+    begin(mode, folder, rank)
+    print(f"rank {rank} starts", flush=True)
+    for step in range(first - 1, last + 1):
+        if rank == 0:
+            with (folder / "progress").open("a") as stream:
+                stream.write(f"{step} {first} {last} {step / 10:.3f}\n")
+            if plan["keep_checkpoints"] and step and step % every == 0:
+                (folder / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
+        at_step(mode, rank, step)
+    if mode != "silent":
+        (folder / f"rank-{rank:05d}.fp").write_bytes(b"stub")
+
+
+def begin(mode: str, folder: Path, rank: int) -> None:
+    if mode == "environment":
+        (folder / f"environment-{rank}.json").write_text(json.dumps(dict(os.environ)))
+    if mode == "port" and rank == 0 and len((folder / "starts").read_text().splitlines()) <= plan_world(folder):
+        raise RuntimeError("The server socket has failed to listen: [errno: 98 - Address already in use].")
+    if mode == "port" and rank != 0 and len((folder / "starts").read_text().splitlines()) <= plan_world(folder):
+        time.sleep(60)
+    if mode == "helper":
+        helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        (folder / f"helper-{rank}").write_text(str(helper.pid))
+
+
+def plan_world(folder: Path) -> int:
+    return int(json.loads((folder / "plan.json").read_text())["recipe"]["parallel"]["world"])
+
+
+def at_step(mode: str, rank: int, step: int) -> None:
+    if mode == "slow":
+        time.sleep(0.5)
+    if mode == "hang" and step == 1:
+        time.sleep(600)
+    if step == 3 and rank == 1 and mode == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if step == 3 and rank == 1 and mode == "raise":
+        raise ValueError("the loss is a teapot")
+    if mode in ("kill", "raise") and step == 3:
+        time.sleep(0.5)
+        raise ConnectionError("peer went away")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

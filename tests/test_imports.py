@@ -1,0 +1,96 @@
+"""The shape of the source: imports form a tree, files and functions stay small."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src"
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((SOURCE / "samebits").rglob("*.py"))
+}
+NOUNS = ("samebits", "samebits.sections", "samebits.strict", "samebits.plan", "samebits.pins", "samebits.artifact")
+"""Enter the container: standard library and numpy only."""
+
+
+def is_in(module: str, *places: str) -> bool:
+    return any(module == place or module.startswith(f"{place}.") for place in places)
+
+
+def is_noun(module: str) -> bool:
+    return module == "samebits" or is_in(module, *NOUNS[1:])
+
+
+def imports(module: str) -> Iterator[str]:
+    """Modules that one of ours imports, anywhere in it, for type checking included; ours by their full name."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import"
+            inner = [f"{node.module}.{name.name}" for name in node.names]
+            yield from (name if name in MODULES else str(node.module) for name in inner)
+
+
+def outside(module: str) -> set[str]:
+    """Top-level names of what is neither ours nor the standard library's."""
+    tops = {name.partition(".")[0] for name in imports(module)}
+    return tops - {"samebits"} - sys.stdlib_module_names
+
+
+def ours(module: str) -> set[str]:
+    return {name for name in imports(module) if is_in(name, "samebits")}
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if is_in(name, "samebits.judge", "samebits.report")])
+def test_judging_and_reporting_never_import_torch(module: str) -> None:
+    assert not outside(module) & {"torch", "megatron"}
+    assert not any(is_in(name, "samebits.run", "samebits.launch") for name in ours(module))
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if is_in(name, "samebits.run")])
+def test_what_runs_in_the_image_imports_only_what_the_image_holds(module: str) -> None:
+    allowed = {"numpy", "torch", "megatron"}
+    if module == "samebits.run.checkpoint":
+        allowed |= {"psutil"}
+    assert outside(module) <= allowed
+    assert all(is_in(name, "samebits.run") or is_noun(name) for name in ours(module))
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if is_noun(name)])
+def test_nouns_import_the_standard_library_and_numpy_only(module: str) -> None:
+    assert outside(module) <= {"numpy"}
+    assert all(is_noun(name) for name in ours(module))
+
+
+def test_only_submit_imports_submitit() -> None:
+    assert [name for name in MODULES if "submitit" in outside(name)] == ["samebits.launch.submit"]
+
+
+def test_imports_form_no_cycle() -> None:
+    try:
+        TopologicalSorter({name: ours(name) - {name} for name in MODULES}).prepare()
+    except CycleError as error:
+        pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_files_stay_within_300_lines(module: str) -> None:
+    assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= 300
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_functions_stay_within_40_lines(module: str) -> None:
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    long = [
+        f"{node.name} has {(node.end_lineno or 0) - node.lineno + 1} lines"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (node.end_lineno or 0) - node.lineno >= 40
+    ]
+    assert not long

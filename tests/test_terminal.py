@@ -1,0 +1,82 @@
+"""What a person sees on a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+import judgements
+from samebits.report.terminal import comparison_text, gates_table, judgement_text, show
+
+
+def shown(*parts, **settings) -> str:
+    stream = io.TextIOWrapper(io.BytesIO(), **{"encoding": "utf-8", "newline": "\n", **settings})
+    show(*parts, file=stream)
+    stream.flush()
+    return stream.buffer.getvalue().decode(stream.encoding)
+
+
+@pytest.mark.parametrize("build", [*judgements.ALL.values(), judgements.hostile, judgements.large])
+def test_it_is_plain_and_narrow_where_there_is_no_terminal(build) -> None:
+    judgement = build()
+    comparisons = [comparison_text(comparison) for gate in judgement.gates for comparison in gate.comparisons]
+    text = shown(judgement_text(judgement), *comparisons)
+    assert "\x1b" not in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+    assert judgement.verdict.upper() in text
+
+
+def test_the_gates_stand_in_order_with_verdict_and_reason() -> None:
+    lines = shown(gates_table(judgements.failing())).splitlines()
+    assert lines[1].split()[:2] == ["repeatability", "FAIL"]
+    assert "first on rank 17" in lines[1]
+    assert [line.split()[0] for line in lines if "PASS" in line] == ["resume", "control", "observer"]
+
+
+def test_a_divergence_is_named_by_rank_moment_item_and_digests() -> None:
+    comparison = judgements.failing().gates[0].comparisons[0]
+    text = shown(comparison_text(comparison))
+    first = comparison.divergence.ranks[0]
+    for fact in (
+        "rank 17 on gpu-node-002",
+        "step 5",
+        "kernel",
+        first.first.reference.digest,
+        first.first.candidate.digest,
+    ):
+        assert fact in text
+    assert first.first.item in text
+
+
+def test_deviations_and_problems_are_named() -> None:
+    text = shown(comparison_text(judgements.invalid().gates[0].comparisons[0]))
+    assert re.search(r"software\.torch\s+2\.13\.0\+cpu\s+2\.12\.1\+cpu\s+0-1", text)
+    assert "run them again in the pinned" in text
+
+
+def test_strings_from_outside_are_not_read_as_markup() -> None:
+    text = shown(judgement_text(judgements.hostile()))
+    assert "[bold]x[/bold]" in text
+    assert "⟨U+001B⟩" in text
+
+
+def test_an_encoding_that_lacks_a_character_is_no_error() -> None:
+    assert "\\u6f22" in shown(judgement_text(judgements.hostile()), encoding="ascii")
+
+
+def test_no_color_is_obeyed_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = Terminal()
+    show(gates_table(judgements.passing()), file=coloured)
+    assert "\x1b[1;32m" in coloured.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = Terminal()
+    show(gates_table(judgements.passing()), file=plain)
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", plain.getvalue())

@@ -1,0 +1,100 @@
+"""What the Snakefile asks of samebits."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import builders
+from samebits import workflow
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with recipes/smoke.yaml."""
+    (tmp_path / "recipes").mkdir()
+    builders.recipe_file(tmp_path / "recipes")
+    monkeypatch.chdir(tmp_path)
+    workflow._recipe.cache_clear()
+    return tmp_path
+
+
+def of(arm: str = "reference", recipe: str = "smoke") -> SimpleNamespace:
+    return SimpleNamespace(recipe=recipe, arm=arm)
+
+
+def change(project: Path, **changes: object) -> None:
+    builders.recipe_file(project / "recipes", **changes)
+    workflow._recipe.cache_clear()
+
+
+def test_recipes_are_listed_without_being_read(project: Path) -> None:
+    (project / "recipes" / "broken.yaml").write_text("[")
+    assert workflow.recipes() == ["broken", "smoke"]
+
+
+def test_a_report_needs_every_arm_collected() -> None:
+    assert workflow.collected(of()) == [
+        f"results/smoke/arms/{arm}/collected"
+        for arm in ("reference", "twin-1", "resumed", "control-ulp", "control-resume", "bare")
+    ]
+
+
+def test_only_arms_that_restore_need_the_reference() -> None:
+    assert workflow.needs(of("twin-1")) == []
+    assert workflow.needs(of("resumed")) == ["results/smoke/arms/reference/ran"]
+
+
+def test_a_comment_changes_no_key(project: Path) -> None:
+    before = workflow.arm_key(of()), workflow.recipe_key(of())
+    with (project / "recipes" / "smoke.yaml").open("a") as stream:
+        stream.write("# a remark\n")
+    workflow._recipe.cache_clear()
+    assert (workflow.arm_key(of()), workflow.recipe_key(of())) == before
+
+
+def test_a_number_changes_the_keys_of_arm_and_report(project: Path) -> None:
+    before = workflow.arm_key(of()), workflow.recipe_key(of())
+    change(project, seed=7)
+    assert workflow.arm_key(of()) != before[0]
+    assert workflow.recipe_key(of()) != before[1]
+
+
+def test_a_gate_changes_the_key_of_the_report_alone(project: Path) -> None:
+    before = workflow.arm_key(of()), workflow.recipe_key(of())
+    change(project, gates=["repeatability"])
+    assert workflow.arm_key(of()) == before[0]
+    assert workflow.recipe_key(of()) != before[1]
+
+
+def test_an_arm_asks_for_a_core_per_rank_and_thread(project: Path) -> None:
+    change(project, launch={"threads": 3})
+    assert workflow.threads(of()) == 6
+
+
+def test_the_reference_goes_first() -> None:
+    priorities = [workflow.priority(of(arm)) for arm in ("reference", "twin-1", "resumed", "bare")]
+    assert priorities == sorted(priorities, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (of(recipe="other"), r"recipes/other\.yaml: no such file"),
+        (of(arm="twin-9"), r"smoke: arm is 'twin-9', must be an arm of this recipe"),
+    ],
+)
+def test_what_cannot_be_answered_ends_with_the_recipes_own_message(wanted: SimpleNamespace, message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        workflow.arm_key(wanted)
+
+
+def test_rules_find_the_samebits_beside_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/somewhere")
+    workflow.add_to_path()
+    first, last = os.environ["PATH"].split(os.pathsep)
+    assert first == "/somewhere"
+    assert (Path(last) / "python").exists()
