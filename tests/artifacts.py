@@ -83,15 +83,15 @@ def write_artifact(
     return artifact
 
 
-def rewrite(artifact: Artifact, rank: int, plan: Plan, **kind: str) -> None:
+def rewrite(artifact: Artifact, rank: int, plan: Plan, notes: Iterable[dict[str, Any]] = (), **kind: str) -> None:
     """One rank's file anew: its header says the artifact's plan, its blocks are those of `plan`.
 
-    kind: `writer` (rank in the header), `digest`, `launch`.
+    kind: in the header, `writer` (its rank), `world`, `digest`, `launch`.
     """
     path = artifact.fingerprint(rank)
     path.unlink(missing_ok=True)
     said = Plan.from_json(artifact.plan.read_text())
-    place = coordinates(int(kind.get("writer", rank)), said.world)
+    place = coordinates(int(kind.get("writer", rank)), int(kind.get("world", said.world)))
     header = Header(
         digest=kind.get("digest", DIGEST),
         launch=kind.get("launch", LAUNCH + said.arm),
@@ -100,7 +100,7 @@ def rewrite(artifact: Artifact, rank: int, plan: Plan, **kind: str) -> None:
         pins=make_pins(rank),
     )
     recorder = Recorder(path, header)
-    record_rank(recorder, plan, rank, [], [])
+    record_rank(recorder, plan, rank, [], list(notes))
     recorder.seal()
 
 

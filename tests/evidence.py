@@ -80,7 +80,7 @@ class Results:
     folder: Path
 
     def write(self, **changes: dict[str, Any]) -> Path:
-        """All arms. changes: by arm name, `-` as `_`; a value of None leaves the arm out. Returns the results folder."""
+        """All arms; returns the results folder. changes: by arm name, `-` as `_`; None leaves the arm out."""
         for name in arms.arms(self.recipe):
             change = changes.get(name.replace("-", "_"), {})
             if change is not None:

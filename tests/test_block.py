@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from artifacts import At, write_block
 from entries import Entry, tensor
 from records import ENTRIES, open_recorder
+from samebits.artifact.block import BlockSums, words_of
 from samebits.artifact.reader import read
 from samebits.artifact.site import Flag, Form, Kind, Moment, Phase, Site
 
@@ -78,3 +80,23 @@ def test_occurrences_are_counted_per_site_and_block(tmp_path: Path) -> None:
     recorder.seal()
     file = read(tmp_path / "a", deep=True)
     assert [file.records(block)["occurrence"].tolist() for block in file.blocks] == [[0, 0, 1, 2], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([(0, 0, 0, 0), (0, 0, 0, 0)], "stands twice"),
+        ([(0, 0, 1, 0)], "occurrence of its site is missing"),
+        ([(0, 0, 0, 0), (0, 0, 2, 0)], "occurrence of its site is missing"),
+        ([(0, 0, 0, 8)], "unknown flag"),
+        ([(1, 0, 0, 0)], "not in the tables"),
+        ([(0, 1, 0, 0)], "not in the tables"),
+    ],
+)
+def test_records_that_no_recorder_writes_have_no_digest(rows: list[tuple[int, int, int, int]], said: str) -> None:
+    """rows: site, form, occurrence, flags."""
+    sums = BlockSums()
+    sums.extend([bytes(16)], [bytes(8)])
+    data = b"".join(struct.pack("<IIIIQQQ", *row, 0, 1, 2) for row in rows)
+    with pytest.raises(ValueError, match=said):
+        sums.of(Moment.STEP, 1, 2, words_of(data, len(rows)))

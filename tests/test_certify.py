@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from artifacts import altered, write_artifact
 from samebits.artifact.folder import Artifact, ArtifactError
-from samebits.artifact.manifest import Manifest, read_manifest
+from samebits.artifact.manifest import Manifest, read_manifest, read_table, write_table
 from samebits.artifact.reader import read
 from samebits.judge import certify as certify_module
 from samebits.judge import collect as collect_module
@@ -131,6 +131,30 @@ def test_manifest_and_table_of_two_artifacts_do_not_pass(tmp_path: Path) -> None
     assert "rank 0, rank-00000.fp: ends with check" in refusal(artifact)
     artifact.table.write_bytes(own)
     assert "table.npy: is not the table that the manifest seals" in refusal(artifact)
+
+
+def test_large_artifacts_see_a_piece_taken_out_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = collected(tmp_path / "a")
+    monkeypatch.setattr(certify_module, "DEEP_BYTES", 0)
+    data = artifact.fingerprint(1).read_bytes()
+    artifact.fingerprint(1).write_bytes(data[:5000] + data[5040:])
+    assert "rank 1, rank-00001.fp: has 9797 bytes, the manifest says 9837" in refusal(artifact)
+
+
+def test_a_file_exchanged_after_it_was_certified_is_refused(tmp_path: Path) -> None:
+    artifact, other = collected(tmp_path / "a"), write_artifact(tmp_path / "b", launch="some-other-start-19")
+    certified = certify(artifact)
+    shutil.copy(other.fingerprint(1), artifact.fingerprint(1))
+    with pytest.raises(ArtifactError, match=r"rank 1, rank-00001\.fp: ends with check"):
+        certified.file(1)
+
+
+def test_a_table_that_is_not_of_the_files_is_refused(tmp_path: Path) -> None:
+    artifact = collected(tmp_path / "a")
+    table = read_table(artifact, read_manifest(artifact)).copy()
+    table[1, 2, 3] ^= 1
+    resealed(artifact, table=write_table(artifact, table))
+    assert "rank 1, rank-00001.fp: its block digests are not those of table.npy" in refusal(artifact)
 
 
 def resealed(artifact: Artifact, **changes: Any) -> Manifest:

@@ -11,6 +11,7 @@ import artifacts
 import evidence
 from samebits.artifact.folder import Artifact
 from samebits.artifact.manifest import Planted
+from samebits.artifact.site import Moment
 from samebits.judge.compare import compare
 from samebits.judge.control import Outcome, judge_control
 
@@ -82,7 +83,7 @@ def test_a_fault_on_every_rank_must_be_found_on_every_rank(reference: Artifact) 
 def test_a_fault_at_the_restore_must_be_found_in_the_restored_state(reference: Artifact) -> None:
     note = Planted(fault="rng-skip", rank=1, moment="restored", step=2, kind="rng", name="torch", scope="")
     struck = [
-        artifacts.altered("rng:torch", rank=1, step=2, moment=artifacts.Moment.RESTORED),
+        artifacts.altered("rng:torch", rank=1, step=2, moment=Moment.RESTORED),
         artifacts.diverged(step=2),
     ]
     assert outcome(reference, note, restored=2, change=struck).verdict == "pass"

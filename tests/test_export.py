@@ -9,8 +9,9 @@ import pytest
 
 import artifacts
 import evidence
+from entries import Entry, tensor
 from samebits.artifact.folder import Artifact, ArtifactError
-from samebits.artifact.site import Flag
+from samebits.artifact.site import Flag, Kind, Phase
 from samebits.judge import export as module
 from samebits.judge.certify import certify
 from samebits.judge.export import export
@@ -99,8 +100,8 @@ def test_an_export_that_fails_midway_leaves_the_old_file_and_no_other(
 
 
 def test_a_name_that_utf8_cannot_hold_is_spelled_out(tmp_path: Path) -> None:
-    def rename(at: artifacts.At, entries: list[artifacts.Entry]) -> list[artifacts.Entry]:
-        return [*entries, artifacts.tensor(artifacts.Phase.STATE, artifacts.Kind.BUFFER, "a\ud800", (1,), 0)]
+    def rename(at: artifacts.At, entries: list[Entry]) -> list[Entry]:
+        return [*entries, tensor(Phase.STATE, Kind.BUFFER, "a\ud800", (1,), 0)]
 
     exported = export(evidence.written(tmp_path / "arm", change=rename), tmp_path / "out")
     assert r"a\ud800" in pq.read_table(exported.records)["name"].to_pylist()

@@ -191,8 +191,9 @@ def test_a_recipe_that_does_not_pass_fails_in_the_verdict_alone(finished: Projec
 def test_an_artifact_that_collect_refuses_stops_neither_rules_nor_report(finished: Project) -> None:
     (finished.artifact("twin-1").folder / "refuse").touch()
     (finished.artifact("twin-1").folder / "collected").unlink()
-    status, _ = finished.run("results/smoke/report.html")
+    status, said = finished.run("results/smoke/arms/twin-1/collected", "results/smoke/report.html")
     assert status == 0
+    assert "rule report" in said
     assert "refused" in (finished.artifact("twin-1").folder / "collected").read_text()
 
 

@@ -53,6 +53,18 @@ def test_a_rank_beyond_the_world_is_named(tmp_path: Path) -> None:
     assert "rank 1, rank-00001.fp: was written by rank 9, and the plan has 2 ranks" in refusal(artifact)
 
 
+def test_a_header_of_another_world_is_named(tmp_path: Path) -> None:
+    artifact = write_artifact(tmp_path / "a")
+    rewrite(artifact, 1, make_plan(), world="4")
+    assert "rank 1, rank-00001.fp: says 4 ranks, the plan has 2" in refusal(artifact)
+
+
+def test_a_note_of_another_rank_is_refused(tmp_path: Path) -> None:
+    artifact = write_artifact(tmp_path / "a")
+    rewrite(artifact, 1, make_plan(), notes=[planted("ulp", "parameter:w0", rank=0, step=2)])
+    assert "rank 1, rank-00001.fp: has a note `planted` of rank 0" in refusal(artifact)
+
+
 def test_a_folder_in_place_of_a_file_is_named(tmp_path: Path) -> None:
     artifact = write_artifact(tmp_path / "a")
     artifact.fingerprint(1).unlink()

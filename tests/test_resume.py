@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 import artifacts
 import evidence
+from comparing import SOME
+from entries import Entry
 from samebits.artifact.folder import Artifact
 from samebits.artifact.site import Moment
 from samebits.judge.compare import compare
 from samebits.judge.judgement import Comparison, Symptom
-from test_compare import SOME
 
 RESTORED = artifacts.At(0, Moment.RESTORED, 2, "state")
 
@@ -42,7 +43,7 @@ def test_an_equal_restored_state_and_equal_steps_pass(reference: Artifact) -> No
 @SOME
 @given(entry=st.sampled_from(list(artifacts.block_entries(RESTORED))), rank=st.integers(0, 1), drop=st.booleans())
 def test_any_item_that_was_not_restored_as_saved_is_named(
-    reference: Artifact, entry: artifacts.Entry, rank: int, drop: bool
+    reference: Artifact, entry: Entry, rank: int, drop: bool
 ) -> None:
     spoil = artifacts.dropped if drop else artifacts.altered
     found = resumed(reference, change=spoil(entry.item, rank=rank, step=2, moment=Moment.RESTORED))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import artifacts
 import evidence
+from comparing import SOME
 from samebits.artifact.folder import Artifact, ArtifactError
 from samebits.judge.encode import to_json
 from samebits.judge.show import Choice, show, show_records
-from test_compare import SOME
 
 
 @pytest.fixture(scope="module")

@@ -11,16 +11,18 @@ from hypothesis import given
 
 import artifacts
 import evidence
+from comparing import SOME, places
+from entries import Entry
 from samebits import arms
+from samebits.artifact.site import Moment
 from samebits.judge.encode import to_json
 from samebits.judge.judgement import Judgement, Verdict
 from samebits.judge.verdict import judge
 from samebits.sections import Fault
-from test_compare import SOME, places
 
 ALTERED = {"change": artifacts.altered("parameter:w0", rank=1, step=4)}
-RESTORED = {"change": artifacts.altered("rng:numpy", rank=1, step=2, moment=artifacts.Moment.RESTORED)}
-FINAL = {"change": artifacts.altered("parameter:w0", rank=1, step=4, moment=artifacts.Moment.FINAL)}
+RESTORED = {"change": artifacts.altered("rng:numpy", rank=1, step=2, moment=Moment.RESTORED)}
+FINAL = {"change": artifacts.altered("parameter:w0", rank=1, step=4, moment=Moment.FINAL)}
 OTHER_TORCH = {"pins": evidence.on_rank(1, software={"torch": "2.14.0"})}
 SICK = {"change": artifacts.valued("lm loss", float("nan"), step=3), "notes": [artifacts.unhealthy(rank=1, step=3)]}
 
@@ -121,7 +123,7 @@ def test_without_a_gate_there_is_no_verdict() -> None:
 
 @SOME
 @given(place=places())
-def test_one_change_anywhere_in_the_reference_is_never_a_pass(place: tuple[artifacts.At, artifacts.Entry, int]) -> None:
+def test_one_change_anywhere_in_the_reference_is_never_a_pass(place: tuple[artifacts.At, Entry, int]) -> None:
     at, entry, occurrence = place
     spot = {"rank": min(at.rank, 1), "step": at.step, "moment": at.moment, "occurrence": occurrence}
     found = judged({"gates": ["repeatability", "control"]}, reference={"change": artifacts.altered(entry.item, **spot)})
@@ -139,6 +141,31 @@ def test_identical_and_not_finite_fails_every_gate_that_has_the_arm() -> None:
     curve = next(curve for curve in found.curves if curve.name == "lm loss")
     assert curve.ulps[2] is None
     assert '"nan"' in to_json(found)
+
+
+def test_a_sick_reference_fails_the_controls_though_they_are_found() -> None:
+    controls = {
+        "control_ulp": evidence.at("ulp", "parameter:w0", rank=1, step=3),
+        "control_resume": evidence.at("rng-skip", "rng:torch", rank=1, step=2, moment="restored"),
+    }
+    sick = {"reference": SICK, "twin_1": SICK}
+    for name, control in controls.items():
+        sick[name] = {**control, "change": (SICK["change"], *control["change"])}
+    found = judged({"gates": ["repeatability", "control"]}, **sick)
+    control = next(gate for gate in found.gates if gate.gate == "control")
+    assert (control.verdict, control.explanation.startswith("reference: lm loss is nan")) == ("fail", True)
+
+
+def test_a_waived_difference_casts_no_vote() -> None:
+    waived = {"change": [artifacts.altered("rng:numpy", rank=1, step=step) for step in (3, 4)]}
+    found = judged(WAIVED, resumed=waived)
+    assert (found.verdict, found.vote) == ("pass", None)
+
+
+def test_skipped_records_are_told_in_the_scope() -> None:
+    skip = {"change": artifacts.skipped("parameter:w0")}
+    found = judged({"gates": ["repeatability", "control"]}, reference=skip, twin_1=skip)
+    assert "14 of 282 records were skipped for their size" in found.scope
 
 
 def test_a_recipe_without_any_arm_is_inconclusive_and_each_arm_says_why() -> None:

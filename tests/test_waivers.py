@@ -10,13 +10,14 @@ from hypothesis import given
 
 import artifacts
 import evidence
-from artifacts import At, Entry
+from artifacts import At
+from comparing import SOME, WORLD, place_of, places
+from entries import Entry, scalar
 from samebits.artifact.folder import Artifact
-from samebits.artifact.site import Moment
+from samebits.artifact.site import Kind, Moment
 from samebits.judge.compare import compare
 from samebits.judge.judgement import Comparison
 from samebits.sections import Waiver
-from test_compare import SOME, WORLD, place_of, places
 
 WAIVER = Waiver(item="rng:python", reason="training draws nothing from it")
 HELD = [
@@ -86,8 +87,8 @@ def test_an_item_that_one_arm_lacks_is_not_waived(reference: Artifact) -> None:
 
 def test_a_brackets_name_is_taken_as_it_stands(tmp_path: Path) -> None:
     def bracketed(flip: int) -> artifacts.Change:
-        entry = artifacts.scalar(artifacts.Kind.OPTIMIZER, "group[0].lr", 1)
-        changed = artifacts.scalar(artifacts.Kind.OPTIMIZER, "group[0].lr", 1 + flip)
+        entry = scalar(Kind.OPTIMIZER, "group[0].lr", 1)
+        changed = scalar(Kind.OPTIMIZER, "group[0].lr", 1 + flip)
         return lambda at, entries: [*entries, changed if at.step == 3 else entry]
 
     reference = evidence.written(tmp_path / "reference", change=bracketed(0))

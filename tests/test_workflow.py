@@ -43,6 +43,13 @@ def test_a_report_needs_every_arm_collected() -> None:
     ]
 
 
+def test_everything_is_every_arm_and_verdict_of_every_recipe(project: Path) -> None:
+    builders.recipe_file(project / "recipes", name="other", gates=["repeatability"])
+    wanted = workflow.everything(of())
+    assert wanted[:2] == ["results/other/arms/reference/collected", "results/other/arms/twin-1/collected"]
+    assert wanted[-2:] == ["results/other/verdict.txt", "results/smoke/verdict.txt"]
+
+
 def test_only_arms_that_restore_need_the_reference() -> None:
     assert workflow.needs(of("twin-1")) == []
     assert workflow.needs(of("resumed")) == ["results/smoke/arms/reference/ran"]

@@ -38,14 +38,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable, on stand
 def plan(path: RecipeFile, results: Results = Path("results"), as_json: AsJson = False) -> None:
     """Show every arm that would run: its ranks, steps, faults, command and environment."""
     from samebits import arms, determinism, plan_table, recipe
-    from samebits.report import terminal
+    from samebits.report import listing, terminal
 
     loaded = recipe.load(path)
     rows = plan_table.describe(arms.plans(loaded, results), path)
     if as_json:
         print(plan_table.to_json(rows), end="")
         return
-    terminal.show(*terminal.plan_tables(rows))
+    terminal.show(listing.plan_table(rows))
     for warning in determinism.warnings(determinism.environment(loaded.determinism)):
         print(f"warning: {warning}")
 
@@ -112,11 +112,12 @@ def compare(
     from samebits.artifact.folder import Artifact
     from samebits.judge.compare import compare as compared
     from samebits.judge.judgement import EXIT_STATUS
-    from samebits.report import json_report, terminal
+    from samebits.judge import encode
+    from samebits.report import terminal
 
     comparison = compared(Artifact(reference), Artifact(candidate))
     if as_json:
-        print(json.dumps(json_report.plain(comparison), allow_nan=False))
+        print(encode.to_json(comparison), end="")
     else:
         terminal.show(terminal.comparison_text(comparison))
     raise typer.Exit(EXIT_STATUS[comparison.verdict])
@@ -127,14 +128,13 @@ def report(path: RecipeFile, results: Results = Path("results")) -> None:
     """Judge a recipe's arms; write report.html, report.json and junit.xml. Succeeds whatever the verdict."""
     from samebits import recipe
     from samebits.judge.verdict import judge
-    from samebits.report import terminal, writer
+    from samebits.report import writer
 
     judgement = judge(recipe.load(path), results)
     folder = results / judgement.recipe
     folder.mkdir(parents=True, exist_ok=True)
     writer.write(judgement, folder)
     print(f"{judgement.recipe}: {judgement.verdict}; {folder / 'report.html'}")
-    del terminal
 
 
 @app.command()
@@ -153,6 +153,49 @@ def verdict(
         terminal.show(terminal.judgement_text(judgement))
         print(f"\nreport: {folder / 'report.html'}")
     raise typer.Exit(EXIT_STATUS[judgement.verdict])
+
+
+@app.command()
+def show(
+    path: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="An arm's folder, or one fingerprint file.")],
+    step: Annotated[int | None, typer.Option(help="Show the records of this step.")] = None,
+    moment: Annotated[str, typer.Option(help="step, saved, restored or final.")] = "step",
+    rank: Annotated[int, typer.Option(help="Whose records, where an arm's folder is given.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Show what fingerprint files hold, how far they are valid and why they stop; damaged ones too."""
+    from samebits.judge import encode
+    from samebits.judge import show as showing
+    from samebits.report import listing, terminal
+
+    if step is None:
+        shown = showing.show(path)
+        body = encode.to_json(shown) if as_json else listing.artifact_table(shown)
+    else:
+        choice = showing.Choice(rank=rank, moment=moment, step=step)
+        records = showing.show_records(path, choice)
+        body = "".join(map(encode.to_json, records)) if as_json else listing.record_table(records)
+    if isinstance(body, str):
+        print(body, end="")
+    else:
+        terminal.show(body)
+
+
+@app.command()
+def export(
+    folder: Folder,
+    target: Annotated[Path, typer.Argument(metavar="FOLDER", help="Gets records.parquet and blocks.parquet.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write an artifact's records and blocks as Parquet, for pandas, polars and DuckDB."""
+    from samebits.artifact.folder import Artifact
+    from samebits.judge.export import export as exported
+
+    done = exported(Artifact(folder), target)
+    if as_json:
+        print(json.dumps({"records": str(done.records), "blocks": str(done.blocks)}))
+    else:
+        print(f"{done.records}: {done.record_rows} rows\n{done.blocks}: {done.block_rows} rows")
 
 
 @app.command()

@@ -31,6 +31,13 @@ def recipes() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
+def everything(_: Any) -> list[str]:
+    """Of every recipe the verdict, and its arms: those that were deleted since are run again."""
+    names = recipes()
+    stamps = [_stamp(name, arm, "collected") for name in names for arm in _arms(name)]
+    return [*stamps, *(str(RESULTS / name / "verdict.txt") for name in names)]
+
+
 def collected(wildcards: Any) -> list[str]:
     """Stamps of a recipe's collected arms, the reference first."""
     return [_stamp(wildcards.recipe, arm, "collected") for arm in _arms(wildcards.recipe)]

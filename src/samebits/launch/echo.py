@@ -18,7 +18,7 @@ class Echo:
     def __init__(self, stream: IO[str], log: Path | None = None) -> None:
         self._stream = stream
         self._redraws = stream.isatty()
-        self._drawn = False
+        self._drawn = ""
         self._last = float("-inf")
         self._log = log
         if log is not None:
@@ -34,11 +34,11 @@ class Echo:
     def update(self, text: str) -> None:
         """The line that changes: redrawn on a terminal, elsewhere written now and then."""
         due = time.monotonic() - self._last >= EVERY_SECONDS
-        if self._redraws:
+        if self._redraws and text != self._drawn:
             self._clear()
             self._say(text[: shutil.get_terminal_size().columns - 1])
-            self._drawn = True
-        elif due:
+            self._drawn = text
+        elif due and not self._redraws:
             self._say(f"{text}\n")
         if due:
             self._last = time.monotonic()
@@ -47,7 +47,7 @@ class Echo:
     def _clear(self) -> None:
         if self._drawn:
             self._say("\r\x1b[K")
-            self._drawn = False
+            self._drawn = ""
 
     def _say(self, text: str) -> None:
         # Whoever listened may be gone; the work goes on.

@@ -89,9 +89,11 @@ class Recorder:
     def record(self, site: int, form: int, output: tuple[int, int], flags: int = 0, source: int = 0) -> None:
         """site, form: numbers from above. output: two unsigned 64-bit words. source: 64-bit input digest, with
         Flag.INPUT. The occurrence is counted here: the same site again in one block is the next occurrence."""
-        occurrence = self._occurrences.get(site, 0)
-        self._occurrences[site] = occurrence + 1
-        self._rows.append(_PACK(site, form, occurrence, flags, source, *output))
+        seen = self._occurrences
+        occurrence = seen.get(site, 0)
+        seen[site] = occurrence + 1
+        first, second = output
+        self._rows.append(_PACK(site, form, occurrence, flags, source, first, second))
 
     def end(self, started: int, ended: int) -> bytes:
         """Closes the block and writes it. started, ended: nanoseconds since the epoch. Returns the block digest.

@@ -78,6 +78,18 @@ def _unshare_step() -> None:
     DistributedOptimizer.load_state_dict = load_state_dict
 
 
+def _drop_stale_group_step() -> None:
+    original = DistributedOptimizer.load_state_dict
+
+    def load_state_dict(self: Any, state_dict: Any) -> None:
+        original(self, state_dict)
+        if isinstance(self.optimizer, torch.optim.Adam | torch.optim.AdamW):
+            for group in self.optimizer.param_groups:
+                group.pop("step", None)
+
+    DistributedOptimizer.load_state_dict = load_state_dict
+
+
 def _give_fresh_adam_a_step() -> None:
     original = DistributedOptimizer.sharded_state_dict
 
@@ -152,6 +164,13 @@ WORKAROUNDS = (
         "step advances it once per parameter, so that a resumed run silently corrects its moments by another bias.",
         _uses_torch_adam,
         _unshare_step,
+    ),
+    Workaround(
+        "stale-group-step",
+        "DistributedOptimizer.load_state_dict leaves a `step` in the parameter groups of a torch AdamW, which neither "
+        "reads nor advances it: state that an uninterrupted run does not have.",
+        _uses_torch_adam,
+        _drop_stale_group_step,
     ),
     Workaround(
         "fresh-adam-step",
