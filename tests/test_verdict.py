@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -198,9 +199,26 @@ def test_a_copied_arm_is_not_a_second_run() -> None:
     assert "arm.name" in [row.pin for row in found.gates[0].comparisons[0].deviations]
 
 
-def test_a_reference_with_a_planted_fault_is_no_evidence() -> None:
-    plan = artifacts.make_plan(faults=(Fault(kind="ulp", rank=1, step=3),))
-    assert judged(reference={"plan": plan}).verdict == "invalid"
+ULP = (Fault(kind="ulp", rank=1, step=3),)
+
+
+def test_a_reference_with_a_planted_fault_is_no_evidence_for_any_gate() -> None:
+    found = judged(reference={"plan": artifacts.make_plan(faults=ULP)})
+    assert set(verdicts(found).values()) == {"inconclusive"}
+
+
+def test_a_fault_planted_in_a_twin_fails_where_it_is_seen_and_proves_nothing_where_not() -> None:
+    planted = {"plan": artifacts.make_plan(arm="twin-1", faults=ULP)}
+    assert verdicts(judged(twin_1={**planted, **ALTERED}))["repeatability"] == "fail"
+    assert verdicts(judged(twin_1=planted))["repeatability"] == "inconclusive"
+
+
+def test_a_control_with_another_fault_than_the_recipe_names_is_invalid() -> None:
+    results = evidence.Results(evidence.recipe(), evidence.scratch())
+    plan = arms.plan(results.recipe, "control-ulp", results.folder)
+    other = dataclasses.replace(plan, faults=(Fault(kind="gradient", rank=1, step=3),))
+    found = judge(results.recipe, results.write(control_ulp={"plan": other}))
+    assert verdicts(found)["control"] == "invalid"
 
 
 def test_a_bare_arm_that_was_captured_as_well_is_refused_as_evidence() -> None:

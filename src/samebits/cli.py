@@ -110,9 +110,9 @@ def compare(
 ) -> None:
     """Compare two artifacts, with or without a pipeline: identical, or where they part."""
     from samebits.artifact.folder import Artifact
+    from samebits.judge import encode
     from samebits.judge.compare import compare as compared
     from samebits.judge.judgement import EXIT_STATUS
-    from samebits.judge import encode
     from samebits.report import terminal
 
     comparison = compared(Artifact(reference), Artifact(candidate))

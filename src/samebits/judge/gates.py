@@ -73,7 +73,7 @@ def _control(evidence: Evidence) -> GateResult:
         excuses = Excuses(passed_over=Waivers(evidence.recipe.waivers).without(planted))
         comparisons.append(compare_arms(evidence.reference, arm, excuses))
         outcomes.append(judge_control(comparisons[-1], notes))
-    outcomes += [Outcome("fail", line) for line in _sick_reference(evidence)]
+    outcomes += _reference_outcomes(evidence)
     verdict = worst([outcome.verdict for outcome in outcomes])
     told = [outcome.explanation for outcome in outcomes if outcome.verdict == verdict]
     if verdict == "pass":
@@ -86,9 +86,15 @@ def _control(evidence: Evidence) -> GateResult:
     )
 
 
-def _sick_reference(evidence: Evidence) -> list[str]:
+def _reference_outcomes(evidence: Evidence) -> list[Outcome]:
+    """What the reference itself takes away."""
     certified = evidence.reference.certified
-    return list(unhealthy(certified.manifest)) if certified else []
+    if certified is None:
+        return []
+    found = [Outcome("fail", line) for line in unhealthy(certified.manifest)]
+    if certified.manifest.plan.faults or certified.manifest.planted:
+        found.append(Outcome("inconclusive", "reference: carries a planted fault itself; run it without"))
+    return found
 
 
 _GATES: dict[Gate, Callable[[Evidence], GateResult]] = {

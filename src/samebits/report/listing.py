@@ -1,4 +1,4 @@
-"""Tables for a terminal that are no verdict: the arms of a plan, the contents of an artifact, the records of a block."""
+"""Tables for a terminal that are no verdict: a plan's arms, an artifact's contents, a block's records."""
 
 from __future__ import annotations
 
