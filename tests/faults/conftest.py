@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import builders
 import pytest
 
+import builders
 from samebits import arms
 from samebits.artifact.folder import Artifact
 from samebits.judge.collect import collect

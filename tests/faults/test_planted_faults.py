@@ -8,8 +8,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from faults.conftest import Arms, small_recipe
 
+from faults.conftest import Arms, small_recipe
 from samebits.artifact.folder import Artifact
 from samebits.judge.compare import compare
 from samebits.judge.judgement import Comparison, Divergence, Symptom
