@@ -96,7 +96,7 @@ def test_a_counter_that_goes_wrong_only_after_an_equal_restore_is_told_so(refere
     found = resumed(reference, change=changes).divergence
     assert found is not None
     assert (found.moment, found.step, found.symptom) == ("step", 3, Symptom.RESTORED_STATE)
-    assert "right after the restore it was equal" in found.explanation
+    assert "it was equal right after the restore" in found.explanation
 
 
 def test_other_data_after_an_equal_restore_is_data(reference: Artifact) -> None:

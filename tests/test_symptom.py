@@ -13,9 +13,9 @@ import artifacts
 import evidence
 from artifacts import At
 from comparing import SOME, WORLD, against, places
-from entries import Entry
+from entries import Entry, metric
 from samebits.artifact.folder import Artifact
-from samebits.artifact.site import Flag, Moment
+from samebits.artifact.site import Flag, Moment, Phase
 from samebits.judge.compare import compare
 from samebits.judge.judgement import Symptom
 
@@ -101,6 +101,29 @@ def test_the_earliest_phase_at_the_first_step_is_the_origin_and_others_receive(r
         ("1", 1, "origin"),
         ("0, 2", 2, "receiver"),
     ]
+
+
+def test_a_norm_of_the_parameters_is_a_consequence_of_the_state_that_it_sums_up(tmp_path: Path) -> None:
+    def normed(moved: int) -> artifacts.Change:
+        def change(at: At, entries: list[Entry]) -> list[Entry]:
+            if (at.moment, at.step) != (Moment.STEP, 3):
+                return entries
+            return [metric("params-norm", 1.0 + moved, Phase.UPDATE), *entries]
+
+        return change
+
+    reference = evidence.written(tmp_path / "reference", change=normed(0))
+    changes = [artifacts.altered("master:w1", rank=1, step=3), normed(1)]
+    found = compare(reference, evidence.written(tmp_path / "twin-1", arm="twin-1", change=changes)).divergence
+    assert found is not None
+    assert [(rank.rank, rank.role, rank.first.item) for rank in found.ranks] == [
+        (1, "origin", "master:w1"),
+        (0, "receiver", "metric:params-norm"),
+    ]
+    alone = evidence.written(tmp_path / "twin-2", arm="twin-2", change=normed(1))
+    found = compare(reference, alone).divergence
+    assert found is not None
+    assert (found.symptom, found.ranks[0].first.item) == (Symptom.LOGGING_ONLY, "metric:params-norm")
 
 
 def test_a_rank_whose_inputs_differ_is_a_receiver(tmp_path: Path) -> None:

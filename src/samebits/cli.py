@@ -95,7 +95,7 @@ def collect(
     records = sum(rank.records for rank in manifest.ranks)
     found = {"run_fingerprint": manifest.run_fingerprint, "ranks": len(manifest.ranks), "records": records}
     if stamp is not None:
-        stamp.write_text(f"sealed\n{manifest.run_fingerprint}\n", encoding="utf-8")
+        stamp.write_text(f"sealed\n{manifest.run_fingerprint}\nlaunch {manifest.launch}\n", encoding="utf-8")
     if as_json:
         print(json.dumps(found))
     else:

@@ -13,7 +13,7 @@ from samebits.artifact.site import RUNGS, Kind
 from samebits.judge.certify import Certified
 from samebits.judge.judgement import Difference, Divergence, RankDivergence, RankGroup, Role
 from samebits.judge.pairing import Mask, Pair, Pairing
-from samebits.judge.records import PHASES, BlockDifference, Ignored, Item, RankRecords, rank_records
+from samebits.judge.records import BlockDifference, Ignored, Item, RankRecords, rank_records
 from samebits.judge.symptom import Facts, diagnose
 
 SPELLED_OUT = 64
@@ -129,11 +129,9 @@ def origin_ranks(findings: Iterable[Finding]) -> frozenset[int]:
     everywhere = list(findings)
     earliest = min(finding.at for finding in everywhere)
     here = [finding for finding in everywhere if finding.at == earliest]
-    phase = min(PHASES[finding.item.site.phase] for finding in here)
+    phase = min(finding.item.phase for finding in here)
     return frozenset(
-        finding.rank
-        for finding in here
-        if PHASES[finding.item.site.phase] == phase and finding.item.same_input is not False
+        finding.rank for finding in here if finding.item.phase == phase and finding.item.same_input is not False
     )
 
 

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from samebits.artifact.folder import ArtifactError
 from samebits.artifact.reader import FingerprintFile
-from samebits.artifact.site import Flag, Form, Moment, Phase, Site
+from samebits.artifact.site import Flag, Form, Kind, Moment, Phase, Site
 from samebits.judge.certify import Certified
 from samebits.judge.judgement import Difference, RecordView
 from samebits.judge.pairing import DIGEST_BYTES, Pair, Pairing
 
-PHASES = {phase: number for number, phase in enumerate(Phase)}
+_PHASES = {phase: number for number, phase in enumerate(Phase)}
+_SUMMARIES = frozenset({(Kind.METRIC, "params-norm")})
+"""Metrics of the state that the step ends with: recorded with the update, and consequences of the state's items."""
 
 Key = tuple[Moment, int]
 Ignored = Callable[["Item"], bool]
@@ -35,6 +37,15 @@ class Item:
     same_input: bool | None
 
     @property
+    def phase(self) -> int:
+        """Of the step, in causal order."""
+        return len(_PHASES) if self.is_summary else _PHASES[self.site.phase]
+
+    @property
+    def is_summary(self) -> bool:
+        return (self.site.kind, self.site.name) in _SUMMARIES
+
+    @property
     def lone(self) -> bool:
         return self.reference is None or self.candidate is None
 
@@ -42,7 +53,7 @@ class Item:
 @dataclass(frozen=True)
 class BlockDifference:
     """items: identities that differ, in the reference's order; what only the candidate has stands before the next
-    record that both have. compared: identities in either block. sites: all of them."""
+    record that both have, a summary of state behind all. compared: identities in either block. sites: all of them."""
 
     items: tuple[Item, ...]
     compared: int
@@ -118,8 +129,9 @@ class RankRecords:
         ]
         found.sort(key=lambda entry: (entry[0], entry[2] or 0))
         present = {self._site_of[number] for number in np.unique(np.concatenate([keys, other_keys]) >> np.uint64(32))}
+        items = (self._item(ours, theirs, row, other) for _, row, other in found)
         return BlockDifference(
-            items=tuple(self._item(ours, theirs, row, other) for _, row, other in found),
+            items=tuple(sorted(items, key=lambda item: item.is_summary)),
             compared=len(rows) + len(lone) + len(other_lone),
             sites=frozenset(present),
             reference=ours,

@@ -69,14 +69,19 @@ class Facts:
         return self.first.pair.moment is Moment.RESTORED
 
     def replicas(self, rank: int) -> set[int]:
-        """Ranks that hold the same part of the model, this one included."""
-        return self._replicas[_model_part(self.pairing.reference.manifest.ranks[rank].coordinates)]
+        """Ranks that hold the same copy of the first item, this one included."""
+        return self._replicas[_held(self.pairing.reference.manifest.ranks[rank].coordinates, self.is_expert)]
+
+    @property
+    def is_expert(self) -> bool:
+        """Experts are spread over expert-parallel ranks, all other parameters are the same on them."""
+        return ".experts." in f".{self.first.item.site.name}."
 
     @cached_property
     def _replicas(self) -> dict[tuple[int, ...], set[int]]:
         found: dict[tuple[int, ...], set[int]] = {}
         for file in self.pairing.reference.manifest.ranks:
-            found.setdefault(_model_part(file.coordinates), set()).add(file.rank)
+            found.setdefault(_held(file.coordinates, self.is_expert), set()).add(file.rank)
         return found
 
 
@@ -138,7 +143,10 @@ def _held_after_restore(facts: Facts) -> Diagnosis | None:
         return None
     if Kind.GRADIENT not in facts.first.equal:
         return None
-    return Symptom.RESTORED_STATE, "right after the restore it was equal, gradients are: it is advanced differently"
+    return (
+        Symptom.RESTORED_STATE,
+        "it was equal right after the restore, as gradients are here: it advances differently",
+    )
 
 
 def _between_steps(facts: Facts) -> Diagnosis | None:
@@ -179,8 +187,9 @@ def _collective(facts: Facts) -> Diagnosis | None:
     return Symptom.COLLECTIVE, "all replicas differ, losses do not: the reduction, or a backward pass before it"
 
 
-def _model_part(coordinates: Coordinates) -> tuple[int, ...]:
-    return coordinates.tensor, coordinates.pipeline, coordinates.context, coordinates.expert
+def _held(place: Coordinates, expert: bool) -> tuple[int, ...]:
+    """Part of the model that a rank holds."""
+    return place.tensor, place.pipeline, place.context, place.expert if expert else 0
 
 
 def _kernel(facts: Facts) -> Diagnosis:
@@ -238,7 +247,7 @@ def _where(facts: Facts) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]} only" if len(facts.here) == 1 else f"rank {ranks[0]}"
     if len(ranks) == len(facts.pairing.reference.manifest.ranks):
-        return f"all {len(ranks)} ranks"
+        return "both ranks" if len(ranks) == 2 else f"all {len(ranks)} ranks"
     return f"ranks {shortened(ranks_text(ranks), 40)}"
 
 

@@ -1,0 +1,102 @@
+"""The verbs as a user meets them: one message, the right exit status, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import artifacts
+import builders
+import evidence
+from samebits import cli
+from samebits.planting import PlantError, parse
+from samebits.sections import Fault
+
+
+def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("samebits")), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_every_verb_has_a_help_line() -> None:
+    said = call("--help")
+    assert said.returncode == 0
+    for verb in ("plan", "run", "collect", "compare", "report", "verdict", "show", "export", "schema"):
+        assert f"\n  {verb} " in said.stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, samebits.cli; print([m for m in ('torch', 'numpy', 'pydantic', 'matplotlib') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_a_plan_lists_every_arm_with_its_command_and_environment(tmp_path: Path) -> None:
+    rows = json.loads(call("plan", builders.recipe_file(tmp_path), "--json").stdout)
+    assert [row["arm"] for row in rows] == ["reference", "twin-1", "resumed", "control-ulp", "control-resume", "bare"]
+    assert all(row["command"].startswith("samebits run ") and row["environment"] for row in rows)
+    shown = call("plan", builders.recipe_file(tmp_path))
+    assert shown.returncode == 0
+    assert all(row["arm"] in shown.stdout for row in rows)
+
+
+def test_a_bad_recipe_is_one_message_and_status_2(tmp_path: Path) -> None:
+    path = builders.recipe_file(tmp_path, parallel={"world": 3})
+    said = call("plan", path)
+    assert said.returncode == cli.BAD_INPUT
+    assert str(path) in said.stderr
+    assert "parallel.world is 3" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["equal", "different"])
+def test_compare_exits_with_its_verdict_in_words_and_as_json(tmp_path: Path, same: bool) -> None:
+    status = 0 if same else 1
+    folders = written_pair(tmp_path, same)
+    said = call("compare", *folders)
+    assert said.returncode == status, said.stderr
+    found = json.loads(call("compare", *folders, "--json").stdout)
+    assert found["verdict"] == ("pass" if same else "fail")
+
+
+def written_pair(folder: Path, same: bool) -> tuple[Path, Path]:
+    change = [] if same else [artifacts.altered("metric:lm loss", rank=1, step=2)]
+    reference, candidate = evidence.pair(folder, change=change)
+    return reference.folder, candidate.folder
+
+
+def test_comparing_with_nothing_is_inconclusive(tmp_path: Path) -> None:
+    said = call("compare", tmp_path / "no", tmp_path / "where")
+    assert said.returncode == 3
+    assert "no" in said.stdout
+
+
+@pytest.mark.parametrize("verb", ["collect", "verdict", "show"])
+def test_a_folder_that_is_not_there_is_one_message(verb: str, tmp_path: Path) -> None:
+    said = call(verb, tmp_path / "nothing")
+    assert said.returncode == cli.BAD_INPUT
+    assert "nothing" in said.stderr
+    assert "Traceback" not in said.stderr
+
+
+def test_an_unexpected_error_never_looks_like_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    assert cli.guarded(broken) == cli.TROUBLE
+    assert "fault of samebits itself" in capsys.readouterr().err
+
+
+def test_a_fault_to_plant_is_read_from_one_word() -> None:
+    assert parse("ulp:rank=1:step=3:target=a.b") == Fault(kind="ulp", rank=1, step=3, target="a.b")
+
+
+@pytest.mark.parametrize("text", ["", "quake", "ulp:rank", "ulp:rank=x", "ulp:step=0", "ulp:where=1", "ulp:rank=-1"])
+def test_a_word_that_names_no_fault_is_refused(text: str) -> None:
+    with pytest.raises(PlantError, match="--plant"):
+        parse(text)
