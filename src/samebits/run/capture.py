@@ -24,6 +24,9 @@ from samebits.run.watch import Training, Watcher
 UPDATE_METRICS = frozenset({"grad-norm", "params-norm", "num-zeros", "learning-rate", "loss-scale", "tokens"})
 """Metrics of the optimizer's step; every other one is a loss and belongs to the forward pass."""
 
+_STATE_METRICS = {"params-norm": Phase.STATE}
+"""Computed from the state after the step: recorded behind it, for it follows from it."""
+
 Row = tuple[Site, Form, tuple[int, int], Flag]
 
 
@@ -72,10 +75,9 @@ class Capture(Watcher):
         if not training.plan.capture:
             return
         rung = training.plan.rung_at(training.coordinates.rank, training.step)
-        rows = self._rows + [self._metric(name, value) for name, value in metrics.items()]
+        state = self._state(training) if rung == "state" else []
+        rows = self._rows + state + [self._metric(name, value) for name, value in metrics.items()]
         rows.sort(key=lambda row: _ORDER[row[0].phase])
-        if rung == "state":
-            rows += self._state(training)
         self._block(Moment.STEP, training.step, rung, rows)
         self._note_health(training, metrics)
 
@@ -94,7 +96,7 @@ class Capture(Watcher):
         return [self._row(site, value) for site, value in state_items(training)]
 
     def _metric(self, name: str, value: float | torch.Tensor) -> Row:
-        phase = Phase.UPDATE if name in UPDATE_METRICS else Phase.FORWARD
+        phase = _STATE_METRICS.get(name, Phase.UPDATE if name in UPDATE_METRICS else Phase.FORWARD)
         return self._row(Site(phase, Kind.METRIC, name), value)
 
     def _row(self, site: Site, value: Value) -> Row:
