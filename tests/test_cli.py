@@ -100,3 +100,28 @@ def test_a_fault_to_plant_is_read_from_one_word() -> None:
 def test_a_word_that_names_no_fault_is_refused(text: str) -> None:
     with pytest.raises(PlantError, match="--plant"):
         parse(text)
+
+
+def test_a_closed_pipe_is_never_a_verdict_of_fail(tmp_path: Path) -> None:
+    reference, candidate = written_pair(tmp_path, same=True)
+    program = Path(sys.executable).with_name("samebits")
+    for more in ("", "--json"):
+        line = f"{program} compare {reference} {candidate} {more} | true; exit ${{PIPESTATUS[0]}}"
+        ended = subprocess.run(["bash", "-c", line], capture_output=True, timeout=60, check=False)
+        assert ended.returncode in (0, cli.TROUBLE), ended
+
+
+def test_a_full_disk_behind_standard_output_is_one_message(tmp_path: Path) -> None:
+    reference, candidate = written_pair(tmp_path, same=True)
+    program = Path(sys.executable).with_name("samebits")
+    line = f"{program} compare {reference} {candidate} > /dev/full"
+    ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == cli.TROUBLE
+    assert ended.stderr.startswith("samebits: standard output: No space left")
+    assert "Traceback" not in ended.stderr
+
+
+def test_collecting_a_folder_that_is_no_arm_takes_nothing_away(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("mine")
+    assert call("collect", tmp_path).returncode == cli.BAD_INPUT
+    assert (tmp_path / "manifest.json").read_text() == "mine"

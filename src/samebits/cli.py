@@ -120,7 +120,7 @@ def compare(
         print(encode.to_json(comparison), end="")
     else:
         terminal.show(terminal.comparison_text(comparison))
-    raise typer.Exit(EXIT_STATUS[comparison.verdict])
+    raise Decided(EXIT_STATUS[comparison.verdict])
 
 
 @app.command()
@@ -144,15 +144,17 @@ def verdict(
 ) -> None:
     """Show the verdict of a report that is there; its exit status is the verdict's."""
     from samebits.judge.judgement import EXIT_STATUS
+    from samebits.judge.standing import check_standing
     from samebits.report import json_report, terminal
 
     judgement = json_report.load(folder / "report.json")
+    check_standing(judgement, folder)
     if as_json:
         print((folder / "report.json").read_text(encoding="utf-8"), end="")
     else:
         terminal.show(terminal.judgement_text(judgement))
         print(f"\nreport: {folder / 'report.html'}")
-    raise typer.Exit(EXIT_STATUS[judgement.verdict])
+    raise Decided(EXIT_STATUS[judgement.verdict])
 
 
 @app.command()
@@ -206,6 +208,14 @@ def schema() -> None:
     print(recipe.schema_text(), end="")
 
 
+class Decided(Exception):  # noqa: N818 - a result, not an error
+    """A verdict was reached and shown; only this can make the exit status 1."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
 def _known_errors() -> tuple[type[Exception], ...]:
     """What a user can cause; each carries its own message."""
     from samebits.artifact.manifest import ArtifactError
@@ -222,14 +232,14 @@ def guarded(call: Callable[[], Any]) -> int:
     """Exit status of a call: known errors as one message, unknown ones with their traceback, never status 1."""
     try:
         call()
+        sys.stdout.flush()
+    except Decided as decided:
+        return _flushed(decided.status)
     except SystemExit as status:
-        return status.code if isinstance(status.code, int) else TROUBLE
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return TROUBLE
+        # 1 is a verdict's alone; typer and rich also use it for a pipe that was closed.
+        return _flushed(status.code if isinstance(status.code, int) and status.code != 1 else TROUBLE)
     except OSError as error:
-        print(f"samebits: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
-        return TROUBLE
+        return _refused(error)
     except Exception as error:
         if isinstance(error, _known_errors()):
             print(f"samebits: {error}", file=sys.stderr)
@@ -238,6 +248,24 @@ def guarded(call: Callable[[], Any]) -> int:
         print("samebits: this is a fault of samebits itself; nothing is proven", file=sys.stderr)
         return TROUBLE
     return 0
+
+
+def _flushed(status: int) -> int:
+    """The status, where all that was said could be said."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return _refused(error)
+    return status
+
+
+def _refused(error: OSError) -> int:
+    if error.filename is None:
+        # Standard output is closed or full: nothing more may be written to it, at exit neither.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    place = error.filename or "standard output"
+    print(f"samebits: {place}: {error.strerror or error}; give a place that can be written", file=sys.stderr)
+    return TROUBLE
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from samebits.artifact.folder import Artifact, ArtifactError
 from samebits.artifact.frames import CHECK_BYTES
 from samebits.artifact.manifest import Manifest, RankFile, Table, read_manifest, read_table, run_fingerprint
 from samebits.artifact.reader import FingerprintFile
-from samebits.judge.collect import DEEP_BYTES, check_files
+from samebits.judge.collect import DEEP_BYTES, check_files, check_outcome
 from samebits.judge.problems import Problems
 from samebits.judge.rank_file import RankProblemError, read_whole
 
@@ -51,6 +51,9 @@ def certify(artifact: Artifact) -> Certified:
     problems = Problems(artifact)
     for problem in _contradictions(artifact, manifest, table):
         problems.add(problem)
+    launch = check_outcome(artifact, problems)
+    if launch not in (None, manifest.launch):
+        problems.add(f"outcome.json: is of launch {launch}, the files of {manifest.launch}; run the arm again")
     present = check_files(artifact, len(manifest.ranks), problems)
     deep = sum(rank.bytes for rank in manifest.ranks) <= DEEP_BYTES
     for rank in present:

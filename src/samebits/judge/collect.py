@@ -33,10 +33,13 @@ def collect(folder: Path, *, deep: bool | None = None) -> Manifest:
     Raises ArtifactError with every problem of the artifact, a line each; then not even an old manifest is left.
     """
     artifact = Artifact(folder)
-    _forget(artifact)
+    if not artifact.folder.is_dir():
+        raise ArtifactError(f"{artifact.folder}: no such folder; give the folder of an arm")
+    if artifact.plan.exists() or any(artifact.folder.glob("rank-*.fp")):
+        _forget(artifact)
     plan = _read_plan(artifact)
     problems = Problems(artifact)
-    launch = _check_outcome(artifact, problems)
+    launch = check_outcome(artifact, problems)
     present = check_files(artifact, plan.world, problems)
     if deep is None:
         deep = total_bytes(artifact, present) <= DEEP_BYTES
@@ -47,13 +50,11 @@ def collect(folder: Path, *, deep: bool | None = None) -> Manifest:
 
 
 def _forget(artifact: Artifact) -> None:
-    if not artifact.folder.is_dir():
-        raise ArtifactError(f"{artifact.folder}: no such folder; give the folder of an arm")
     try:
         artifact.manifest.unlink(missing_ok=True)
         artifact.table.unlink(missing_ok=True)
     except OSError as error:
-        raise ArtifactError(f"{error.filename}: cannot be replaced ({error.strerror}); make it writable") from error
+        raise ArtifactError(f"{error.filename}: cannot be replaced ({error.strerror}); take it away") from error
 
 
 def _read_plan(artifact: Artifact) -> Plan:
@@ -68,7 +69,7 @@ def _read_plan(artifact: Artifact) -> Plan:
         raise ArtifactError(f"{path}: {error}; it was changed: run the arm again") from error
 
 
-def _check_outcome(artifact: Artifact, problems: Problems) -> str | None:
+def check_outcome(artifact: Artifact, problems: Problems) -> str | None:
     """Id of the start that the launcher speaks of. A bare folder of files has no outcome."""
     path = artifact.outcome
     try:
@@ -81,6 +82,8 @@ def _check_outcome(artifact: Artifact, problems: Problems) -> str | None:
         return None
     if ok is not True:
         problems.add(f"{path.name}: the launcher says: {message.partition(chr(10))[0] or 'the arm failed'}")
+    if body.get("launch") == "":
+        problems.add(f"{path.name}: names no launch; run the arm again")
     return str(body["launch"]) if body.get("launch") else None
 
 

@@ -25,7 +25,9 @@ def judge(recipe: Recipe, results: Path) -> Judgement:
     """results: folder of all results. Never raises for missing or damaged artifacts: they are `inconclusive`."""
     evidence = Evidence(recipe, results)
     gates = trusted([judge_gate(gate, evidence) for gate in recipe.gates])
-    verdict = worst([gate.verdict for gate in gates])
+    # Controls prove nothing about the recipe by themselves.
+    proven = any(gate.gate != "control" for gate in gates)
+    verdict = worst([gate.verdict for gate in gates] + ([] if proven else ["inconclusive"]))
     certified = evidence.reference.certified
     return Judgement(
         format=JUDGEMENT_FORMAT,

@@ -18,7 +18,7 @@ from samebits.plan import PlanError, decode
 
 KIND = "samebits report"
 REPORT_FORMAT = 1
-_WAY_OUT = "make it again with `samebits verdict`, or compare the arms with `samebits compare A B`"
+_WAY_OUT = "make it again with `samebits report RECIPE`, or compare the arms with `samebits compare A B`"
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 

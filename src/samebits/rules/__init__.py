@@ -48,6 +48,7 @@ RULES: dict[str, Rule] = {
     "windows": evidence.windows,
     "capture-ranks": evidence.capture_ranks,
     "gates": evidence.gates,
+    "evidence-gate": evidence.evidence_gate,
     "control-gate": evidence.control_gate,
     "control-names": evidence.control_names,
     "fault-rank": evidence.fault_rank,

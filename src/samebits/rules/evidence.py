@@ -25,18 +25,8 @@ TARGETS: dict[FaultKind, str] = {
 }
 """What `target` names; the other kinds take none."""
 
-WAIVER_KINDS = (
-    "batch",
-    "buffer",
-    "gradient",
-    "master",
-    "metric",
-    "optimizer",
-    "parameter",
-    "position",
-    "rng",
-    "scheduler",
-)
+WAIVER_KINDS = ("buffer", "optimizer", "position", "rng", "scheduler")
+"""What training computes from (batches, parameters) and what it computes (losses, gradients) cannot be waived."""
 
 KNOWN_PINS = (
     "apex",
@@ -99,6 +89,12 @@ def gates(recipe: Recipe) -> Iterator[Problem]:
     for index, gate in enumerate(recipe.gates):
         if gate in recipe.gates[:index]:
             yield Problem(f"gates[{index}]", gate, "must be given once", "delete it")
+
+
+def evidence_gate(recipe: Recipe) -> Iterator[Problem]:
+    if recipe.gates == ("control",):
+        rule = "must hold another gate beside control: controls show that a gate would find a fault, and prove no more"
+        yield Problem("gates", ["control"], rule, "add repeatability, resume or observer")
 
 
 def control_gate(recipe: Recipe) -> Iterator[Problem]:
@@ -165,6 +161,9 @@ def waivers(recipe: Recipe) -> Iterator[Problem]:
             near = difflib.get_close_matches(kind, WAIVER_KINDS, n=1)
             way_out = f"use {near[0] if near else 'rng'}:{item or 'NAME'}"
             yield Problem(f"waivers[{index}].item", waiver.item, rule, way_out)
+        elif any(mark in item for mark in "*?["):
+            rule = "must name one item, without *, ? or [: a pattern could cover all that was compared"
+            yield Problem(f"waivers[{index}].item", waiver.item, rule, "name the item itself, one waiver each")
         if not waiver.reason.strip():
             rule = "must say why the difference may stand: the report prints it"
             yield Problem(f"waivers[{index}].reason", waiver.reason, rule, "write a reason, or delete the waiver")

@@ -24,6 +24,8 @@ from samebits.run.watch import Training, Watcher
 UPDATE_METRICS = frozenset({"grad-norm", "params-norm", "num-zeros", "learning-rate", "loss-scale", "tokens"})
 """Metrics of the optimizer's step; every other one is a loss and belongs to the forward pass."""
 
+HEALTHY_NORMS = frozenset({"grad-norm", "params-norm"})
+"""Must be finite, as every loss must: a last update that breaks the parameters shows in no later loss."""
 _STATE_METRICS = {"params-norm": Phase.STATE}
 """Computed from the state after the step: recorded behind it, for it follows from it."""
 
@@ -119,7 +121,7 @@ class Capture(Watcher):
 
     def _note_health(self, training: Training, metrics: dict[str, float | torch.Tensor]) -> None:
         for name, value in metrics.items():
-            if (name == "grad-norm" or name not in UPDATE_METRICS) and not math.isfinite(float(value)):
+            if (name in HEALTHY_NORMS or name not in UPDATE_METRICS) and not math.isfinite(float(value)):
                 body = {"type": "unhealthy", "rank": training.coordinates.rank, "step": training.step}
                 self.recorder.note({**body, "name": name, "value": repr(float(value))})
 
