@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import math
 
+from samebits.artifact.ranks import ranks_text
 from samebits.judge.judgement import (
     ArmSummary,
     Comparison,
@@ -22,7 +23,6 @@ from samebits.judge.judgement import (
     Verdict,
     WaivedItem,
 )
-from samebits.report.words import ranks_text
 
 RECIPE = (
     "name: smoke\nsteps: 12\nparallel:\n  world: 2\n  expert: 2\nprecision: bf16\ncheckpoint:\n  every: 6\nseed: 1234\n"

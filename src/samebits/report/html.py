@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from samebits.artifact.ranks import ranks_text
 from samebits.judge.judgement import EXIT_STATUS, Curve, Judgement
 from samebits.report import layout, words
 from samebits.report.plots import curve_svg, curve_table, gaps
@@ -58,6 +59,7 @@ def _environment() -> Environment:
         curve_summary=curve_summary,
         curve_rows=lambda curve: curve_table(curve, _MOST_VALUES),
         words=words,
+        ranks_text=ranks_text,
         pair=layout.pair,
     )
     return environment
@@ -99,4 +101,4 @@ def _apart_text(apart: list[tuple[int, int]], steps: int, known: int) -> str:
 
 
 def _steps(steps: list[int]) -> str:
-    return f"{'step' if len(steps) == 1 else 'steps'} {words.ranks_text(steps)}"
+    return f"{'step' if len(steps) == 1 else 'steps'} {ranks_text(steps)}"

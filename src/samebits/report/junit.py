@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
+from samebits.artifact.ranks import ranks_text
 from samebits.judge.judgement import Comparison, GateResult, Judgement, Verdict
 from samebits.report.words import (
     counted,
@@ -17,7 +18,6 @@ from samebits.report.words import (
     one_line,
     outcome,
     printable,
-    ranks_text,
     scope_text,
 )
 

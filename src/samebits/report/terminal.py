@@ -13,6 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from samebits.artifact.ranks import ranks_text
 from samebits.judge.judgement import Comparison, Divergence, GateResult, Judgement, RankDivergence, RecordView, Verdict
 from samebits.report import words
 
@@ -151,7 +152,7 @@ def _groups_table(divergence: Divergence) -> Table:
 def _deviations_table(comparison: Comparison) -> Table:
     table = _table("deviating pin", "reference", "candidate", "ranks")
     for row in comparison.deviations:
-        cells = (row.pin, row.reference, row.candidate, words.ranks_text(row.ranks))
+        cells = (row.pin, row.reference, row.candidate, ranks_text(row.ranks))
         table.add_row(*(_text(cell) for cell in cells))
     return table
 

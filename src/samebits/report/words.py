@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 
 from samebits.judge.judgement import Comparison, GateResult, Scope, Verdict, WaivedItem
 
@@ -43,17 +42,6 @@ def whole(number: int) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 rank`, `12,345 ranks`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def ranks_text(ranks: Iterable[int]) -> str:
-    """`0-7, 9`."""
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
 def size(number: int) -> str:
