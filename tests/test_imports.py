@@ -15,7 +15,10 @@ MODULES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted((SOURCE / "samebits").rglob("*.py"))
 }
-NOUNS = ("samebits", "samebits.sections", "samebits.strict", "samebits.plan", "samebits.pins", "samebits.artifact")
+NOUNS = (
+    *("samebits", "samebits.sections", "samebits.surroundings", "samebits.strict"),
+    *("samebits.plan", "samebits.pins", "samebits.artifact"),
+)
 """Enter the container: standard library and numpy only."""
 
 

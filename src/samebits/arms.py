@@ -24,7 +24,16 @@ BARE = "bare"
 
 _SOFTWARE = ("torch", "numpy", "megatron-core", "transformer-engine")
 
-_SOURCES = ("sections.py", "strict.py", "plan.py", "pins.py", "determinism.py", "run/*.py", "artifact/*.py")
+_SOURCES = (
+    "sections.py",
+    "surroundings.py",
+    "strict.py",
+    "plan.py",
+    "pins.py",
+    "determinism.py",
+    "run/*.py",
+    "artifact/*.py",
+)
 """What runs inside a rank, or decides how one is started; relative to the package."""
 
 _WITHOUT_EFFECT = (
@@ -33,6 +42,8 @@ _WITHOUT_EFFECT = (
     "recipe.twins",
     "recipe.waivers",
     "recipe.launch.time_minutes",
+    "recipe.launch.hang_minutes",
+    "recipe.cluster.slurm",
     "recipe.data.path",
     "restore",
 )

@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from samebits import document, expectation, rules, sections
+from samebits import document, expectation, rules, sections, surroundings
 from samebits.problem import MISSING, Problem, listed
 from samebits.sections import Recipe, TokenData
 
@@ -175,7 +175,7 @@ def _mistyped(entry: Any) -> Problem:
 def _descriptions() -> dict[tuple[str, str], str]:
     """The text below each field of each section; pydantic's own reader costs 0.1 s at every start."""
     found = {}
-    for section in ast.parse(inspect.getsource(sections)).body:
+    for section in (node for module in (sections, surroundings) for node in ast.parse(inspect.getsource(module)).body):
         if isinstance(section, ast.ClassDef):
             for entry, below in zip(section.body, section.body[1:], strict=False):
                 if isinstance(entry, ast.AnnAssign) and isinstance(below, ast.Expr):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from samebits.strict import Count, NonNegative, Positive, Probability, Section, Whole
+from samebits.surroundings import Cluster, Container, Launch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,14 +257,6 @@ class Waiver(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launch(Section):
-    time_minutes: Count
-    """An arm that runs longer is ended."""
-    threads: Count
-    """Compute threads per rank (OMP_NUM_THREADS and torch)."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Recipe(Section):
     """What is trained, how it is split, and which gates it must pass."""
 
@@ -296,5 +289,9 @@ class Recipe(Section):
     """Repeats of the reference for the gate `repeatability`."""
     waivers: tuple[Waiver, ...] = ()
     """Differences that may stand; printed beside the scope."""
+    container: Container | None = None
+    """Absent: the software of the machine that an arm is started on."""
+    cluster: Cluster | None = None
+    """Absent: as the cluster file of the profile says."""
     pins: dict[str, str] = field(default_factory=dict)
     """Declared pins, for example `torch: 2.13.0`; each is checked against what every rank observes."""

@@ -17,7 +17,10 @@ from samebits.pins import ABSENT, Deviation, Pins
 from samebits.plan import Plan
 from samebits.sections import Recipe
 
-WITHOUT_EFFECT = ("name", "gates", "controls", "twins", "waivers", "pins", "launch.time_minutes", "data.path")
+WITHOUT_EFFECT = (
+    *("name", "gates", "controls", "twins", "waivers", "pins", "data.path"),
+    *("launch.time_minutes", "launch.hang_minutes", "cluster.slurm"),
+)
 """Entries of a recipe that change neither what is computed nor what is recorded. `data.sha256` stands for the path;
 `pins` are held against what was observed."""
 

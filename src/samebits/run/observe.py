@@ -196,7 +196,7 @@ def code() -> dict[str, str]:
 
     own = Path(samebits.__file__).parent
     ours = [
-        *(own / name for name in ("plan.py", "sections.py", "pins.py")),
+        *(own / name for name in ("plan.py", "sections.py", "surroundings.py", "pins.py")),
         *own.glob("run/**/*.py"),
         *own.glob("artifact/*.py"),
     ]
