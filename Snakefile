@@ -3,6 +3,7 @@
 snakemake --profile profiles/default                              every recipe
 snakemake --profile profiles/default results/smoke/report.html    one report
 snakemake --profile profiles/default --dry-run                    what would run, and why
+snakemake --profile profiles/slurm                                on a cluster: arms are jobs of their own
 """
 
 from snakemake.utils import min_version
@@ -11,6 +12,10 @@ from samebits import workflow as samebits
 
 min_version("9.0")
 samebits.add_to_path()
+
+
+onstart:
+    samebits.hold()
 
 
 wildcard_constraints:

@@ -12,7 +12,7 @@ import pytest
 import artifacts
 import builders
 import evidence
-from samebits import cli
+from samebits import status
 from samebits.planting import PlantError, parse
 from samebits.sections import Fault
 
@@ -25,7 +25,7 @@ def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_every_verb_has_a_help_line() -> None:
     said = call("--help")
     assert said.returncode == 0
-    for verb in ("plan", "run", "collect", "compare", "report", "verdict", "show", "export", "schema"):
+    for verb in ("plan", "run", "collect", "compare", "report", "verdict", "show", "export", "schema", "image"):
         assert f"\n  {verb} " in said.stdout
 
 
@@ -48,7 +48,7 @@ def test_a_plan_lists_every_arm_with_its_command_and_environment(tmp_path: Path)
 def test_a_bad_recipe_is_one_message_and_status_2(tmp_path: Path) -> None:
     path = builders.recipe_file(tmp_path, parallel={"world": 3})
     said = call("plan", path)
-    assert said.returncode == cli.BAD_INPUT
+    assert said.returncode == status.BAD_INPUT
     assert str(path) in said.stderr
     assert "parallel.world is 3" in said.stderr
     assert "Traceback" not in said.stderr
@@ -79,7 +79,7 @@ def test_comparing_with_nothing_is_inconclusive(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", ["collect", "verdict", "show"])
 def test_a_folder_that_is_not_there_is_one_message(verb: str, tmp_path: Path) -> None:
     said = call(verb, tmp_path / "nothing")
-    assert said.returncode == cli.BAD_INPUT
+    assert said.returncode == status.BAD_INPUT
     assert "nothing" in said.stderr
     assert "Traceback" not in said.stderr
 
@@ -88,7 +88,7 @@ def test_an_unexpected_error_never_looks_like_a_verdict(capsys: pytest.CaptureFi
     def broken() -> None:
         raise ZeroDivisionError
 
-    assert cli.guarded(broken) == cli.TROUBLE
+    assert status.guarded(broken) == status.TROUBLE
     assert "fault of samebits itself" in capsys.readouterr().err
 
 
@@ -108,7 +108,7 @@ def test_a_closed_pipe_is_never_a_verdict_of_fail(tmp_path: Path) -> None:
     for more in ("", "--json"):
         line = f"{program} compare {reference} {candidate} {more} | true; exit ${{PIPESTATUS[0]}}"
         ended = subprocess.run(["bash", "-c", line], capture_output=True, timeout=60, check=False)
-        assert ended.returncode in (0, cli.TROUBLE), ended
+        assert ended.returncode in (0, status.TROUBLE), ended
 
 
 def test_a_full_disk_behind_standard_output_is_one_message(tmp_path: Path) -> None:
@@ -116,12 +116,12 @@ def test_a_full_disk_behind_standard_output_is_one_message(tmp_path: Path) -> No
     program = Path(sys.executable).with_name("samebits")
     line = f"{program} compare {reference} {candidate} > /dev/full"
     ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == cli.TROUBLE
+    assert ended.returncode == status.TROUBLE
     assert ended.stderr.startswith("samebits: standard output: No space left")
     assert "Traceback" not in ended.stderr
 
 
 def test_collecting_a_folder_that_is_no_arm_takes_nothing_away(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("mine")
-    assert call("collect", tmp_path).returncode == cli.BAD_INPUT
+    assert call("collect", tmp_path).returncode == status.BAD_INPUT
     assert (tmp_path / "manifest.json").read_text() == "mine"

@@ -61,7 +61,7 @@ def test_placement_is_stated_and_never_a_deviation(reference: Artifact) -> None:
     found = against(reference, pins=evidence.on_rank(2, placement={"host": "node-7"}))
     assert found.verdict == "pass"
     assert found.scope is not None
-    assert found.scope.placement == "other nodes"
+    assert found.scope.placement == "partly other nodes"
 
 
 # one change

@@ -91,6 +91,8 @@ def test_a_fault_at_the_restore_must_be_found_in_the_restored_state(reference: A
 
 
 def test_what_is_not_comparable_or_damaged_is_neither_found_nor_missed(reference: Artifact) -> None:
-    assert outcome(reference, NOTE, pins=evidence.on_rank(0, code={"samebits": "x"})).verdict == "invalid"
+    unlike = outcome(reference, NOTE, pins=evidence.on_rank(0, code={"samebits": "x"}))
+    assert unlike.verdict == "invalid"
+    assert "code.samebits is c0de there and x here, ranks 0" in unlike.explanation
     gone = judge_control(compare(reference, Artifact(evidence.scratch())), [NOTE])
     assert (gone.verdict, "manifest.json" in gone.explanation) == ("inconclusive", True)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import artifacts
 import builders
 import evidence
+from samebits.artifact.manifest import read_manifest
 from samebits.judge import deviation
+from samebits.pins import ABSENT, Pins
 from samebits.sections import Recipe, Waiver
+from samebits.surroundings import Cluster, Container
+
+DIGEST = "sha256:" + "ab" * 32
+IMAGE = f"hub.example/torch@{DIGEST}"
+CLUSTER = Cluster(nodes=1, ranks_per_node=2)
 
 
 def pins_of(candidate: Recipe) -> list[str]:
@@ -32,15 +41,19 @@ def test_every_entry_that_can_change_a_number_or_a_record_counts() -> None:
     [
         ("launch", "threads", 2, True),
         ("launch", "time_minutes", 99, False),
+        ("cluster", "placement", "other-nodes", False),
+        ("cluster", "nodes", 2, True),
+        ("container", "image", "hub/torch@sha256:1", True),
         ("data", "micro_batch", 4, True),
         ("capture", "every", 2, True),
         ("determinism", "environment", {"NCCL_ALGO": "Ring"}, True),
     ],
 )
 def test_an_entry_of_a_section_counts_or_not(section: str, entry: str, value: Any, counts: bool) -> None:
-    recipe = builders.recipe()
+    recipe = dataclasses.replace(builders.recipe(), cluster=CLUSTER, container=Container(image=IMAGE))
     changed = dataclasses.replace(getattr(recipe, section), **{entry: value})
-    found = pins_of(dataclasses.replace(recipe, **{section: changed}))
+    other = dataclasses.replace(recipe, **{section: changed})
+    found = [row.pin for row in deviation.of_recipes(recipe, other, (0,))]
     assert bool(found) == counts
     assert all(pin.startswith(f"recipe.{section}.{entry}") for pin in found)
 
@@ -71,3 +84,77 @@ def test_a_checkpoint_that_moved_to_another_folder_is_no_deviation() -> None:
 
 def test_the_usual_pins_of_these_tests_are_in_force() -> None:
     assert evidence.pins().runtime["deterministic_algorithms"] == "True"
+
+
+def promises(pins: Callable[[int], Pins], world: int, **sections: Any) -> list[tuple[str, str, str, tuple[int, ...]]]:
+    """Deviations of one arm from what its own recipe asks for."""
+    artifact = evidence.written(evidence.scratch() / "a", pins=pins, plan=artifacts.make_plan(world=world, **sections))
+    found = deviation.of_promises(read_manifest(artifact), {})
+    return [(row.pin, row.reference, row.candidate, row.ranks) for row in found]
+
+
+def on_nodes(*nodes: str) -> Callable[[int], Pins]:
+    """nodes: of each rank."""
+    return lambda rank: evidence.pins(rank, placement={"host": "container", "node": nodes[rank]})
+
+
+def in_image(*images: str) -> Callable[[int], Pins]:
+    return lambda rank: evidence.pins(rank, software={"image": images[rank]} if images[rank] else {})
+
+
+def test_the_image_that_was_asked_for_must_be_in_force_on_every_rank() -> None:
+    container = {"container": {"image": IMAGE}}
+    assert promises(in_image(DIGEST, DIGEST), 2, **container) == []
+    asked = f"{DIGEST} (asked for)"
+    assert promises(in_image(DIGEST, "sha256:cd"), 2, **container) == [
+        ("software.image", asked, "sha256:cd (in force)", (1,))
+    ]
+    assert promises(in_image("", ""), 2, **container) == [("software.image", asked, f"{ABSENT} (in force)", (0, 1))]
+
+
+def test_an_image_that_was_not_asked_for_is_no_promise() -> None:
+    assert promises(in_image(DIGEST, DIGEST), 2) == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "found"),
+    [
+        (["n1", "n1", "n2", "n2"], []),
+        (["n1", "n2", "n1", "n2"], []),
+        (
+            ["n1", "n1", "n1", "n1"],
+            [
+                ("cluster.nodes", "2 (asked for)", "1: n1 (in force)", (0, 1, 2, 3)),
+                ("cluster.ranks_per_node", "2 (asked for)", "4 on n1 (in force)", (0, 1, 2, 3)),
+            ],
+        ),
+        (
+            ["n1", "n1", "n2", "n3"],
+            [
+                ("cluster.nodes", "2 (asked for)", "3: n[1-3] (in force)", (0, 1, 2, 3)),
+                ("cluster.ranks_per_node", "2 (asked for)", "1 on n[2-3] (in force)", (2, 3)),
+            ],
+        ),
+        (
+            ["n1", "n1", "n1", "n2"],
+            [
+                ("cluster.ranks_per_node", "2 (asked for)", "1 on n2 (in force)", (3,)),
+                ("cluster.ranks_per_node", "2 (asked for)", "3 on n1 (in force)", (0, 1, 2)),
+            ],
+        ),
+    ],
+)
+def test_nodes_and_ranks_on_each_must_be_as_many_as_asked_for(nodes: list[str], found: list[Any]) -> None:
+    assert promises(on_nodes(*nodes), 4, cluster={"nodes": 2, "ranks_per_node": 2}) == found
+
+
+def test_ranks_whose_node_is_not_known_are_no_evidence_of_a_cluster() -> None:
+    unknown = promises(
+        lambda rank: dataclasses.replace(evidence.pins(rank), placement={}),
+        2,
+        cluster={"nodes": 1, "ranks_per_node": 2},
+    )
+    assert unknown == [
+        ("cluster.nodes", "1 (asked for)", "0: unknown (in force)", (0, 1)),
+        ("cluster.ranks_per_node", "2 (asked for)", "2 on unknown (in force)", (0, 1)),
+    ]

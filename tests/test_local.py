@@ -174,7 +174,3 @@ def test_progress_reads_whole_lines_only_and_estimates_from_steps_done(tmp_path:
 )
 def test_the_headline_of_a_log(lines: list[str], headline: str) -> None:
     assert failure.headline(lines) == headline
-
-
-def test_ranks_are_written_as_runs() -> None:
-    assert failure.numbers([3, 0, 1, 2, 9]) == "0-3, 9"

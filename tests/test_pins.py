@@ -52,3 +52,9 @@ def test_declared_software_must_be_observed_on_every_rank() -> None:
         Deviation("software.torch", "2.13.0", "2.14.0", (1,)),
     ]
     assert undeclared({}, observed) == []
+
+
+def test_a_node_has_the_schedulers_name_before_the_hosts() -> None:
+    assert make_pins(0, placement={"host": "container", "node": "n7"}).node == "n7"
+    assert make_pins(0, placement={"host": "n7"}).node == "n7"
+    assert (Pins().node, Pins().job, Pins().machine) == ("", "", frozenset())

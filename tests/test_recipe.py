@@ -89,7 +89,7 @@ TYPES: list[tuple[dict[str, Any], str]] = [
     ({"controls": [{"name": "a"}]}, "controls[0].fault is missing, must be a mapping with the keys kind, rank, step"),
     ({"parallel": {"tensr": 1}}, "parallel.tensr is 1, must not be there: unknown key, parallel has world, tensor,"),
     ({"parallel": {"zz": 1}}, "parallel.zz is 1, must not be there: unknown key, parallel has world, tensor, sequence"),
-    ({"tensor": 2}, "tensor is 2, must not be there: unknown key, a recipe has name, workload, model, parallel,"),
+    ({"tensor": 2}, "tensor is 2, must not be there: unknown key, the file has name, workload, model, parallel,"),
     ({"data": 3}, "data is 3, must be a mapping whose key `source` is 'stream' or 'tokens'; write its keys below it"),
     ({"data": {"source": "strem"}}, "data.source is 'strem', must be 'stream' or 'tokens'; write `source: stream`"),
     ({"data": {"source": ...}}, "data.source is missing, must be 'stream' or 'tokens'; write `source: stream`"),

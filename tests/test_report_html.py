@@ -179,6 +179,17 @@ def test_deviations_give_pin_both_values_and_ranks(pages: dict) -> None:
     assert 'id="deviations"' not in pages["pass"][1]
 
 
+def test_nodes_and_job_of_each_arm_stand_in_its_row(pages: dict) -> None:
+    assert "gpu-node-[000-001] job 4712 2 1-12" in pages["pass"][2].text
+
+
+def test_the_pins_of_many_nodes_start_closed() -> None:
+    values = {f"n{number}": str(number) for number in range(608)}
+    row = dataclasses.replace(judgements.pins()[-1], pin="placement.node", values=values)
+    source = report_html(judgements.passing(pins=(row,), curves=()))
+    assert re.search(r"<details class=\"inner\">\s*<summary>placement", source)
+
+
 def test_a_gap_in_a_curve_is_said_in_words(pages: dict) -> None:
     expected = "0 ULPs apart at 9 of 12 steps; no distance at steps 4-5, 9: a side is missing or not finite"
     assert expected in pages["inconclusive"][2].text

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import judgements
+from samebits.judge.encode import plain
 from samebits.report import json_report
 from samebits.report.json_report import ReportError, load, report_json
 from samebits.report.writer import write
@@ -67,8 +68,11 @@ def test_a_report_cut_at_any_length_is_refused(tmp_path: Path) -> None:
     [
         ("[]", "not a report of samebits"),
         ('{"verdict": "pass"}', "not a report of samebits"),
-        ('{"kind": "samebits report", "format": 2}', "format is 2, must be 1"),
-        ('{"kind": "samebits report", "format": 1, "verdict": "pass"}', "damaged or edited"),
+        (
+            '{"kind": "samebits report", "format": 1}',
+            "format is 1, must be 2; make it again with `samebits report RECIPE`",
+        ),
+        ('{"kind": "samebits report", "format": 2, "verdict": "pass"}', "damaged or edited"),
         ('{"kind": NaN}', "not strict JSON"),
         ("[" * 100_000, "recursion"),
         ("\udcff", "cannot be read"),
@@ -95,7 +99,7 @@ def test_a_missing_report_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_verdict_is_refused_even_with_a_right_check(tmp_path: Path) -> None:
-    body = json_report.plain(judgements.passing(curves=()))
+    body = plain(judgements.passing(curves=()))
     body["verdict"] = "fine"
     path = tmp_path / "report.json"
     path.write_text(json.dumps({"kind": json_report.KIND, "check": json_report._check(body), **body}))

@@ -7,12 +7,25 @@ import pytest
 import builders
 from samebits import rules
 from samebits.problem import show
+from samebits.rules.container import reserved_options
+from samebits.surroundings import Slurm
 
 _MOE = {"moe": builders.moe()}
 
 
 def _control(**fault: Any) -> dict[str, Any]:
     return {"controls": [{"name": "x", "fault": fault}]}
+
+
+_IMAGE = f"train.sqfs@sha256:{'0' * 64}"
+
+
+def _cluster(**changes: Any) -> dict[str, Any]:
+    return {"cluster": {"nodes": 1, "ranks_per_node": 2, **changes}}
+
+
+def _slurm(**slurm: Any) -> dict[str, Any]:
+    return _cluster(slurm=slurm)
 
 
 # (rule, changes of a valid recipe, key that must be named, its value)
@@ -146,6 +159,31 @@ BREACHES: list[tuple[str, dict[str, Any], str, object]] = [
     ("waivers", {"waivers": [{"item": "rng:python", "reason": " "}]}, "waivers[0].reason", " "),
     ("pins", {"pins": {"pytorch": "2.13.0"}}, "pins.pytorch", "2.13.0"),
     ("pins", {"pins": {"torch": ""}}, "pins.torch", ""),
+    ("container-image", {"container": {"image": "debian:12"}}, "container.image", "debian:12"),
+    ("container-image", {"container": {"image": "x.sqfs@sha256:1"}}, "container.image", "x.sqfs@sha256:1"),
+    *(
+        ("container-python", {"container": {"image": _IMAGE, "python": python}}, "container.python", python)
+        for python in ("", "python3 -S", "-S", "a\nb")
+    ),
+    ("cluster-world", _cluster(nodes=2, ranks_per_node=2), "parallel.world", 2),
+    ("cluster-world", _cluster(nodes=1, ranks_per_node=3), "parallel.world", 2),
+    (
+        "cluster-placement",
+        {**_cluster(placement="other-nodes"), "gates": ["resume"]},
+        "cluster.placement",
+        "other-nodes",
+    ),
+    ("cluster-slurm", _slurm(account=" "), "cluster.slurm.account", " "),
+    ("cluster-slurm", _slurm(qos="a\nb"), "cluster.slurm.qos", "a\nb"),
+    *(
+        ("cluster-slurm", _slurm(sbatch={name: "x"}), f"cluster.slurm.sbatch.{name}", "x")
+        for name in ("--mem", "N", "", "Mem", "nodes", "tim", "job-name", "account", "container-image", "wait")
+    ),
+    ("cluster-slurm", _slurm(sbatch={"mem": "1G\n#SBATCH --wait"}), "cluster.slurm.sbatch.mem", "1G\n#SBATCH --wait"),
+    *(
+        ("cluster-slurm", _slurm(srun=["--mpi=pmix", word]), "cluster.slurm.srun[1]", word)
+        for word in ("-n4", "pmix", "--", "", "--ntasks=4", "--exp=NONE", "--kill-on-bad-exit", "--container-image=x")
+    ),
 ]
 
 _EP = {"parallel": {"expert": 2}}
@@ -165,6 +203,12 @@ _VALID: list[dict[str, Any]] = [
     _control(kind="nan-loss", step=12),
     _control(kind="loss-logging", target="grad norm", rank=0),
     {"waivers": [{"item": "rng:megatron/model-parallel-rng", "reason": "not drawn from"}], "pins": {"torch": "2.13.0"}},
+    {"container": {"image": _IMAGE, "python": "/opt/venv/bin/python"}},
+    {"container": {"image": f"nvcr.io/nvidia/pytorch:25.06-py3@sha256:{'0' * 64}"}},
+    _cluster(nodes=2, ranks_per_node=1, placement="other-nodes"),
+    {**_cluster(placement="same-nodes"), "gates": ["resume"]},
+    _slurm(account="a", sbatch={"mem": "0", "exclusive": "", "gpus-per-node": "h100:8", "dependency": "singleton"}),
+    _slurm(srun=["--mpi=pmix", "--cpu-bind=none", "--network=sharp"]),
 ]
 
 
@@ -194,6 +238,21 @@ def test_an_impossible_tensor_size_names_the_possible_ones(tensor: int, ways: st
     found = list(rules.RULES["heads"](builders.recipe(parallel={"tensor": tensor})))
 
     assert str(found[0]) == f"parallel.tensor is {tensor}, must divide model.heads (8); {ways}"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "each", "ways"), [(2, 1, None), (4, 1, "use cluster.nodes of 2, for example"), (1, 3, "use 3, or change")]
+)
+def test_a_layout_that_does_not_fit_names_one_that_does(nodes: int, each: int, ways: str | None) -> None:
+    found = list(rules.RULES["cluster-world"](builders.recipe(**_cluster(nodes=nodes, ranks_per_node=each))))
+
+    assert [problem.way_out.startswith(ways or "-") for problem in found] == ([True] if ways else [])
+
+
+def test_the_site_is_held_to_the_same_options_under_its_own_key() -> None:
+    found = list(reserved_options(Slurm(sbatch={"array": "1-9"}, srun=("--label",)), "slurm"))
+
+    assert [problem.key for problem in found] == ["slurm.sbatch.array", "slurm.srun[0]"]
 
 
 def test_each_problem_is_one_line() -> None:

@@ -6,22 +6,28 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from samebits import recipe
+from samebits.launch.cluster import ClusterFile
+from samebits.schema import schema, schema_text
+from samebits.sections import Recipe
 
 _ROOT = Path(__file__).parents[1]
 _SCHEMA = _ROOT / "workflow" / "schemas" / "recipe.schema.json"
-_REGENERATE = "samebits schema > workflow/schemas/recipe.schema.json"
+_CLUSTER = _SCHEMA.with_name("cluster.schema.json")
+
+each_kind = pytest.mark.parametrize("kind", [Recipe, ClusterFile])
 
 
-def test_the_schema_file_is_in_step_with_the_sections() -> None:
-    assert _SCHEMA.read_text(encoding="utf-8") == recipe.schema_text(), f"run `{_REGENERATE}`"
+def test_the_schema_files_are_in_step_with_the_sections() -> None:
+    assert _SCHEMA.read_text(encoding="utf-8") == schema_text(Recipe), f"run `samebits schema > {_SCHEMA.name}`"
+    assert _CLUSTER.read_text(encoding="utf-8") == schema_text(ClusterFile), "run `samebits schema --cluster`"
 
 
-def test_every_field_is_described() -> None:
-    schema = recipe.schema()
+@each_kind
+def test_every_field_is_described(kind: type) -> None:
+    body = schema(kind)
     bare = [
         f"{name}.{key}"
-        for name, section in [*schema["$defs"].items(), ("Recipe", schema)]
+        for name, section in [*body["$defs"].items(), (kind.__name__, body)]
         for key, entry in section["properties"].items()
         if "description" not in entry and "$ref" not in str(entry)
     ]
@@ -29,10 +35,11 @@ def test_every_field_is_described() -> None:
     assert bare == []
 
 
-def test_unknown_keys_are_refused_everywhere() -> None:
-    schema = recipe.schema()
+@each_kind
+def test_unknown_keys_are_refused_everywhere(kind: type) -> None:
+    body = schema(kind)
 
-    assert all(section["additionalProperties"] is False for section in [*schema["$defs"].values(), schema])
+    assert all(section["additionalProperties"] is False for section in [*body["$defs"].values(), body])
 
 
 @pytest.mark.parametrize("path", sorted((_ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
@@ -41,6 +48,6 @@ def test_every_recipe_of_the_repository_fits_and_names_the_schema(path: Path) ->
     # A recipe may write 1e-3, which pyyaml takes for text.
     body = yaml.safe_load(text.replace("1e-", "1.0e-"))
 
-    jsonschema.Draft202012Validator(recipe.schema()).validate(body)
+    jsonschema.Draft202012Validator(schema(Recipe)).validate(body)
 
     assert text.startswith(f"# yaml-language-server: $schema=../{_SCHEMA.relative_to(_ROOT).as_posix()}\n")

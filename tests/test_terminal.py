@@ -35,6 +35,12 @@ def test_the_gates_stand_in_order_with_verdict_and_reason() -> None:
     assert [line.split()[0] for line in lines if "PASS" in line] == ["resume", "control", "observer"]
 
 
+def test_where_the_arms_ran_is_said_once_for_those_that_ran_together() -> None:
+    text = shown(judgement_text(judgements.passing()))
+    assert re.search(r"gpu-node-\[000-001\], job 4711 +reference, resumed, control-ulp, bare *\n", text)
+    assert re.search(r"gpu-node-\[000-001\], job 4712 +twin-1 *\n", text)
+
+
 def test_a_divergence_is_named_by_rank_moment_item_and_digests() -> None:
     comparison = judgements.failing().gates[0].comparisons[0]
     text = shown(comparison_text(comparison))

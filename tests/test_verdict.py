@@ -141,7 +141,7 @@ def test_identical_and_not_finite_fails_every_gate_that_has_the_arm() -> None:
     assert "lm loss is nan from step 3" in found.gates[0].explanation
     curve = next(curve for curve in found.curves if curve.name == "lm loss")
     assert curve.ulps[2] is None
-    assert '"nan"' in to_json(found)
+    assert '"NaN"' in to_json(found)
 
 
 def test_a_sick_reference_fails_the_controls_though_they_are_found() -> None:
@@ -269,7 +269,7 @@ def test_pins_are_listed_with_the_ranks_that_observed_them() -> None:
     found = judged(reference=OTHER_TORCH)
     rows = {row.pin: row for row in found.pins}
     assert rows["software.torch"].values == {"2.13.0": "0", "2.14.0": "1"}
-    assert rows["placement.host"].values == {"node-0": "0-1"}
+    assert rows["placement.node"].values == {"node-0": "0-1"}
 
 
 def test_a_judgement_is_strict_json_with_every_field() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,7 +81,33 @@ def test_a_gate_changes_the_key_of_the_report_alone(project: Path) -> None:
 
 def test_an_arm_asks_for_a_core_per_rank_and_thread(project: Path) -> None:
     change(project, launch={"threads": 3})
-    assert workflow.threads(of()) == 6
+    assert workflow.threads({})(of()) == 6
+
+
+def test_an_arm_that_is_a_cluster_job_keeps_no_core_of_this_machine_busy(project: Path) -> None:
+    change(project, launch={"threads": 3})
+    assert workflow.threads({"cluster": "cluster.yaml"})(of()) == 1
+
+
+def test_the_cluster_file_of_the_profile_reaches_the_verb() -> None:
+    assert workflow.cluster_option({}) == ""
+    assert workflow.cluster_option({"cluster": "my profiles/c.yaml"}) == "--cluster 'my profiles/c.yaml'"
+
+
+def test_a_second_pipeline_on_the_same_results_is_refused_and_names_the_first(project: Path) -> None:
+    code = "from samebits import workflow; workflow.hold(); print('held', flush=True); input()"
+    first = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "held\n"
+    second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, input="\n")
+    first.kill()
+    first.communicate()
+    third = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, input="\n")
+
+    assert second.returncode == 1
+    assert f"results: another pipeline works here (process {first.pid} on " in second.stderr
+    assert "Traceback" not in second.stderr
+    assert third.returncode == 0, "a killed pipeline holds nothing"
 
 
 def test_the_reference_goes_first() -> None:

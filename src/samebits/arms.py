@@ -24,7 +24,7 @@ BARE = "bare"
 
 _SOFTWARE = ("torch", "numpy", "megatron-core", "transformer-engine")
 
-_SOURCES = (
+SOURCES = (
     "sections.py",
     "surroundings.py",
     "strict.py",
@@ -86,18 +86,25 @@ def artifact_folder(results: Path, recipe_name: str, arm: str) -> Path:
 
 
 def needs(plan: Plan) -> tuple[str, ...]:
-    """Arms that must be finished before this one starts."""
-    return (REFERENCE,) if plan.restore else ()
+    """Arms that must be finished before this one starts: for their checkpoint, or since their nodes are avoided."""
+    return (REFERENCE,) if plan.restore or avoids_reference(plan) else ()
+
+
+def avoids_reference(plan: Plan) -> bool:
+    """Whether the arm is to run on none of the reference's nodes."""
+    cluster = plan.recipe.cluster
+    return cluster is not None and cluster.placement == "other-nodes" and plan.arm.startswith("twin-")
 
 
 def key(recipe: Recipe, arm: str) -> str:
     """Hex digest of all that makes an arm's run: its plan, the software here and samebits' own sources in a rank.
 
-    While it stays the same, a finished arm stands. Software is what this host has: inside a container image the image
-    is what counts. Raises RecipeError for an arm that the recipe does not have.
+    While it stays the same, a finished arm stands. Software is what this host has, unless the recipe names an image:
+    then the image, which the plan holds, is what counts. Raises RecipeError for an arm that the recipe does not have.
     """
     entries = dict(_entries(plan(recipe, arm, Path())))
-    text = json.dumps({"plan": entries, **_surroundings()}, sort_keys=True)
+    surroundings = {"sources": sources_digest()} if recipe.container else _surroundings()
+    text = json.dumps({"plan": entries, **surroundings}, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
@@ -173,7 +180,7 @@ def sources_digest() -> str:
     """Hex digest of samebits' sources that a rank runs: names and bytes."""
     package = Path(__file__).parent
     digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(found for pattern in _SOURCES for found in package.glob(pattern)):
+    for path in sorted(found for pattern in SOURCES for found in package.glob(pattern)):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()

@@ -7,17 +7,13 @@ cannot accept (a message says which and why), 4 where an arm did not finish or s
 from __future__ import annotations
 
 import json
-import os
 import sys
-import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-BAD_INPUT = 2
-TROUBLE = 4
+from samebits.status import Decided, guarded
 
 app = typer.Typer(
     add_completion=False,
@@ -28,19 +24,37 @@ app = typer.Typer(
     epilog="Exit status: 0 pass, 1 fail, 2 invalid or bad input, 3 inconclusive, 4 an arm or samebits itself failed.",
 )
 
+image = typer.Typer(no_args_is_help=True, help="Lock images by digest, and verify that they are still the same.")
+app.add_typer(image, name="image")
+
 RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe's YAML file.")]
 Folder = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="An arm's folder.")]
 Results = Annotated[Path, typer.Option(help="Folder of all results.")]
+ClusterOption = Annotated[
+    Path | None, typer.Option(help="A cluster file: arms are its jobs, for example profiles/slurm/cluster.yaml.")
+]
+LockFile = Annotated[Path, typer.Option("--lock", help="The lock file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")]
 
 
 @app.command()
-def plan(path: RecipeFile, results: Results = Path("results"), as_json: AsJson = False) -> None:
+def plan(
+    path: RecipeFile,
+    results: Results = Path("results"),
+    as_json: AsJson = False,
+    cluster: ClusterOption = None,
+    sbatch: Annotated[bool, typer.Option("--sbatch", help="Print the jobs' scripts; needs --cluster.")] = False,
+) -> None:
     """Show every arm that would run: its ranks, steps, faults, command and environment."""
     from samebits import arms, determinism, plan_table, recipe
     from samebits.report import listing, terminal
 
     loaded = recipe.load(path)
+    if sbatch:
+        from samebits.launch import script
+
+        print(script.text(loaded, results, cluster), end="")
+        return
     rows = plan_table.describe(arms.plans(loaded, results), path)
     if as_json:
         print(plan_table.to_json(rows), end="")
@@ -60,13 +74,14 @@ def run(
     plant: Annotated[
         str | None, typer.Option(help="A fault to plant, KIND[:rank=N][:step=N][:target=NAME]: to test the tool.")
     ] = None,
+    cluster: ClusterOption = None,
 ) -> None:
     """Run one arm, or say why it need not run; one that is still running is waited for."""
     from samebits.launch import verb
     from samebits.planting import parse
 
     fault = parse(plant) if plant is not None else None
-    raise typer.Exit(verb.run(path, arm, results, stamp=stamp, log=log, fault=fault))
+    raise typer.Exit(verb.run(path, arm, results, stamp=stamp, log=log, fault=fault, cluster=cluster))
 
 
 @app.command()
@@ -201,71 +216,43 @@ def export(
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON schema of a recipe."""
-    from samebits import recipe
+def schema(
+    cluster: Annotated[bool, typer.Option("--cluster", help="Of a cluster file.")] = False,
+) -> None:
+    """Print the JSON schema of a recipe, or of a cluster file."""
+    from samebits.schema import schema_text
 
-    print(recipe.schema_text(), end="")
+    if cluster:
+        from samebits.launch.cluster import ClusterFile
 
+        print(schema_text(ClusterFile), end="")
+        return
+    from samebits.sections import Recipe
 
-class Decided(Exception):  # noqa: N818 - a result, not an error
-    """A verdict was reached and shown; only this can make the exit status 1."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
-
-
-def _known_errors() -> tuple[type[Exception], ...]:
-    """What a user can cause; each carries its own message."""
-    from samebits.artifact.manifest import ArtifactError
-    from samebits.launch.job import LaunchError
-    from samebits.plan import PlanError
-    from samebits.planting import PlantError
-    from samebits.recipe import RecipeError
-    from samebits.report.json_report import ReportError
-
-    return ArtifactError, LaunchError, PlanError, PlantError, RecipeError, ReportError
+    print(schema_text(Recipe), end="")
 
 
-def guarded(call: Callable[[], Any]) -> int:
-    """Exit status of a call: known errors as one message, unknown ones with their traceback, never status 1."""
-    try:
-        call()
-        sys.stdout.flush()
-    except Decided as decided:
-        return _flushed(decided.status)
-    except SystemExit as status:
-        # 1 is a verdict's alone; typer and rich also use it for a pipe that was closed.
-        return _flushed(status.code if isinstance(status.code, int) and status.code != 1 else TROUBLE)
-    except OSError as error:
-        return _refused(error)
-    except Exception as error:
-        if isinstance(error, _known_errors()):
-            print(f"samebits: {error}", file=sys.stderr)
-            return BAD_INPUT
-        traceback.print_exc()
-        print("samebits: this is a fault of samebits itself; nothing is proven", file=sys.stderr)
-        return TROUBLE
-    return 0
+@image.command("lock")
+def lock_image(
+    source: Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A registry's image with its tag, or a file.")],
+    path: LockFile = Path("containers/images.lock.yaml"),
+    name: Annotated[str | None, typer.Option(help="How recipes name this file.")] = None,
+) -> None:
+    """Write down the digest of an image; print what a recipe says to get it."""
+    from samebits.launch import image_verb
+
+    print(image_verb.lock(source, path, name))
 
 
-def _flushed(status: int) -> int:
-    """The status, where all that was said could be said."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        return _refused(error)
-    return status
+@image.command("verify")
+def verify_images(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="All where none is given.")] = None,
+    path: LockFile = Path("containers/images.lock.yaml"),
+) -> None:
+    """Read every image of the lock file again, or ask its registry; 2: another or missing, 4: cannot be checked."""
+    from samebits.launch import image_verb
 
-
-def _refused(error: OSError) -> int:
-    if error.filename is None:
-        # Standard output is closed or full: nothing more may be written to it, at exit neither.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    place = error.filename or "standard output"
-    print(f"samebits: {place}: {error.strerror or error}; give a place that can be written", file=sys.stderr)
-    return TROUBLE
+    raise typer.Exit(image_verb.show(names or [], path))
 
 
 def main() -> None:

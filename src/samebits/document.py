@@ -1,4 +1,4 @@
-"""A recipe's file as plain values: YAML of one mapping, in which nothing is guessed.
+"""A recipe's or cluster file as plain values: YAML of one mapping, in which nothing is guessed.
 
 Unlike YAML 1.1, and like its core schema 1.2: `1e-3` is a number, `yes` and `on` are text, `1:30` is text, dates are
 text. Repeated keys are refused.
@@ -19,10 +19,10 @@ class DocumentError(ValueError):
     """A file that is not YAML of one mapping. The message names file and line, and the way out."""
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path, *, noun: str = "recipe", example: str = "recipes/smoke.yaml") -> dict[str, Any]:
     """Keys are text; values are numbers, text, true, false, null, lists and mappings.
 
-    Raises DocumentError.
+    noun: what the file should hold. example: a file that does. Raises DocumentError.
     """
     text = _text(path)
     try:
@@ -33,12 +33,10 @@ def read(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise DocumentError(f"{path}: not YAML ({' '.join(str(error).split())}); mend the text") from error
     if body is None:
-        raise DocumentError(f"{path}: is empty, must hold a recipe; start from recipes/smoke.yaml")
+        raise DocumentError(f"{path}: is empty, must hold a {noun}; start from {example}")
     if not isinstance(body, dict):
         found = "a list" if isinstance(body, list) else f"{type(body).__name__} {body!r}"
-        raise DocumentError(
-            f"{path}: holds {found[:80]}, must be a mapping (`key: value` lines); see recipes/smoke.yaml"
-        )
+        raise DocumentError(f"{path}: holds {found[:80]}, must be a mapping (`key: value` lines); see {example}")
     return body
 
 

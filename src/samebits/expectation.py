@@ -1,4 +1,4 @@
-"""What a place in a recipe must hold, in words: read from the types of `samebits.sections`.
+"""What a place in a recipe or a cluster file must hold, in words: read from the types of its sections.
 
 A place is pydantic's location of an error: keys, list positions, and the names of classes between which it chose.
 """
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from samebits.problem import MISSING, listed, show
-from samebits.sections import Recipe
 from samebits.strict import Bounds
 
 Location = tuple[int | str, ...]
@@ -39,9 +38,9 @@ class Place:
         return _way_out(self.hint, value)
 
 
-def place(location: Location) -> Place:
-    """Where in a recipe `location` is. An unknown key ends at its section's type."""
-    key, hint, absent = "", Recipe, False
+def place(root: Any, location: Location) -> Place:
+    """Where in a section `root` (a dataclass) `location` is. An unknown key ends at its section's type."""
+    key, hint, absent = "", root, False
     for step in location:
         if isinstance(step, str) and step in _classes(hint):
             hint = _classes(hint)[step]
@@ -57,9 +56,9 @@ def keys(hint: Any) -> list[str]:
 
 
 @functools.cache
-def sections_of(key: str) -> tuple[str, ...]:
+def sections_of(root: Any, key: str) -> tuple[str, ...]:
     """Dotted places of all keys of this name, for a key that stands in the wrong section."""
-    return tuple(dict.fromkeys(found for found in _all_keys(Recipe, "") if found.rpartition(".")[2] == key))
+    return tuple(dict.fromkeys(found for found in _all_keys(root, "") if found.rpartition(".")[2] == key))
 
 
 def _all_keys(hint: Any, prefix: str) -> typing.Iterator[str]:

@@ -13,8 +13,8 @@ class Pins:
 
     software: versions by distribution name. libraries: loaded shared objects -> build id. hardware: CPU and GPU model.
     runtime: what is in force after start-up (threads, flags, backend). environment: allow-listed variables only.
-    code: digests of the sources that ran. data: digests of the data read. placement: node, GPU UUID, process; where
-    it ran, never compared.
+    code: digests of the sources that ran. data: digests of the data read. placement: node, job, GPU UUID, process;
+    where it ran, never compared.
     """
 
     software: dict[str, str] = field(default_factory=dict)
@@ -25,6 +25,21 @@ class Pins:
     code: dict[str, str] = field(default_factory=dict)
     data: dict[str, str] = field(default_factory=dict)
     placement: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def node(self) -> str:
+        """Name that the scheduler gives the node, else the host's; empty where neither was recorded."""
+        return self.placement.get("node") or self.placement.get("host", "")
+
+    @property
+    def job(self) -> str:
+        """Allocation that the rank ran in, as the scheduler counts them; empty without a scheduler."""
+        return self.placement.get("job", "")
+
+    @property
+    def machine(self) -> frozenset[tuple[str, str]]:
+        """What no two machines share: boot id and GPU UUID, as far as they were recorded."""
+        return frozenset((name, self.placement[name]) for name in ("boot", "gpu-uuid") if self.placement.get(name))
 
     def compared(self) -> Iterator[tuple[str, str]]:
         """(`group.name`, value) of every pin that must not differ between two arms."""

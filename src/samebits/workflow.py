@@ -6,14 +6,19 @@ belongs to is read. A bad one ends the program with the recipe's own message and
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import json
 import os
+import shlex
+import socket
 import sys
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from samebits import arms
 from samebits.recipe import RecipeError, load
@@ -21,6 +26,8 @@ from samebits.sections import Recipe
 
 RECIPES = Path("recipes")
 RESULTS = Path("results")
+
+_HELD: list[IO[str]] = []
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 """Of a recipe and of an arm, in paths."""
@@ -60,10 +67,37 @@ def recipe_key(wildcards: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def threads(wildcards: Any) -> int:
-    """Cores that an arm keeps busy; Snakemake takes the cores there are where that is more."""
-    recipe = _recipe(wildcards.recipe)
-    return recipe.parallel.world * recipe.launch.threads
+def threads(config: Mapping[str, Any]) -> Callable[[Any], int]:
+    """Cores that an arm keeps busy on this machine; Snakemake takes the cores there are where that is more."""
+
+    def busy(wildcards: Any) -> int:
+        recipe = _recipe(wildcards.recipe)
+        return 1 if config.get("cluster") else recipe.parallel.world * recipe.launch.threads
+
+    return busy
+
+
+def cluster_option(config: Mapping[str, Any]) -> str:
+    """For `samebits run`: the cluster file of the profile, if it names one."""
+    return f"--cluster {shlex.quote(str(config['cluster']))}" if config.get("cluster") else ""
+
+
+def hold() -> None:
+    """Keeps the results to this pipeline while it lives; ends it where another one holds them."""
+    RESULTS.mkdir(exist_ok=True)
+    stream = (RESULTS / ".pipeline").open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.seek(0)
+        raise SystemExit(
+            f"{RESULTS}: another pipeline works here ({stream.read().strip()}); wait for it, or end it"
+        ) from None
+    stream.truncate(0)
+    stream.write(f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+    stream.flush()
+    # Held until the process ends, however it ends.
+    _HELD.append(stream)
 
 
 def priority(wildcards: Any) -> int:

@@ -1,4 +1,5 @@
-# Runs an arm. The stamp lies inside the artifact: who deletes the folder asks for the arm again.
+# Runs an arm, here or as a job of the cluster file's scheduler, for which it waits: it is never a cluster job itself. The
+# stamp lies inside the artifact: who deletes the folder asks for the arm again.
 rule arm:
     input:
         samebits.needs,
@@ -6,12 +7,14 @@ rule arm:
         "results/{recipe}/arms/{arm}/ran",
     log:
         "results/{recipe}/logs/{arm}.run.log",
+    localrule: True
     priority: samebits.priority
     conda:
         "../envs/samebits.yaml"
-    threads: samebits.threads
+    threads: samebits.threads(config)
     params:
         key=samebits.arm_key,
+        cluster=samebits.cluster_option(config),
     shell:
         "samebits run recipes/{wildcards.recipe}.yaml {wildcards.arm} --results results"
-        " --stamp {output} --log {log}"
+        " --stamp {output} --log {log} {params.cluster}"

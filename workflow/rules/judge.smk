@@ -20,6 +20,7 @@ rule verdict:
         "results/{recipe}/verdict.txt",
     log:
         "results/{recipe}/logs/verdict.log",
+    localrule: True
     conda:
         "../envs/samebits.yaml"
     shell:

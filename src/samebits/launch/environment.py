@@ -52,6 +52,14 @@ def of_recipe(recipe: Recipe) -> dict[str, str]:
     }
 
 
+def of_srun(environment: Mapping[str, str], outside: Mapping[str, str]) -> dict[str, str]:
+    """What srun, and with it every task outside the image, is started with: the job's own variables, and what
+    `outside` asks for. Options of srun that come from somebody's shell (SRUN_, SLURM_ ones that a step reads) stay, as
+    Slurm itself sets most of them."""
+    own = {name: value for name, value in environment.items() if name.startswith(("SLURM", "SRUN_"))}
+    return {**own, **outside}
+
+
 def of_local_rank(rank: int, world: int, port: int, launch: str) -> dict[str, str]:
     """What torch.distributed and samebits.run.rank expect, all ranks being on this machine."""
     return {

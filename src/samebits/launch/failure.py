@@ -10,8 +10,11 @@ from pathlib import Path
 
 from samebits.artifact import reader
 from samebits.artifact.folder import Artifact
+from samebits.artifact.ranks import ranks_text
+from samebits.launch import stacks
 
 LOG_LINES = 15
+_PLACES = 8
 AGAIN = "then start again: the arm begins from nothing, finished arms stay"
 _LOG_END = 16_384
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
@@ -28,7 +31,7 @@ def of_rank(artifact: Artifact, rank: int, status: int, host: str) -> str:
     return "\n".join(
         [
             f"arm {artifact.folder.name}: rank {rank} on {host} {how}{said}",
-            *_quoted(log, lines),
+            *quoted(log, lines),
             *_full_disk(artifact),
             _advice(status, log),
         ]
@@ -42,7 +45,7 @@ def of_missing_file(artifact: Artifact, rank: int, host: str) -> str:
         [
             f"arm {artifact.folder.name}: rank {rank} on {host} ended with status 0, but left no "
             f"{artifact.fingerprint(rank).name}",
-            *_quoted(log, last_lines(log)),
+            *quoted(log, last_lines(log)),
             f"Its log is {log}; find out what ended it early, {AGAIN}.",
         ]
     )
@@ -52,9 +55,27 @@ def of_time(artifact: Artifact, world: int, minutes: int) -> str:
     return "\n".join(
         [
             f"arm {artifact.folder.name}: not finished after {minutes} minutes (launch.time_minutes), ended",
-            *_quoted(artifact.log(0), last_lines(artifact.log(0))),
+            *quoted(artifact.log(0), last_lines(artifact.log(0))),
             f"Last recorded: {_reached(artifact, world)}. Raise launch.time_minutes, or find out in "
             f"{artifact.log(0).parent} where the ranks hang, {AGAIN}.",
+        ]
+    )
+
+
+def of_hang(artifact: Artifact, world: int, minutes: int) -> str:
+    """After the ranks were asked for their stacks."""
+    steps = {rank: _last_step(artifact.fingerprint(rank)) for rank in range(world)}
+    seen = {rank: stacks.read(artifact.log(rank)) for rank in range(world)}
+    named, why = stacks.suspects(steps, seen)
+    blamed = f": rank{'s' * (len(named) > 1)} {ranks_text(named)} {why}" if named else ": all ranks stand alike"
+    shown = artifact.log(named[0] if named else 0)
+    return "\n".join(
+        [
+            f"arm {artifact.folder.name}: no step for {minutes} minutes (launch.hang_minutes), ended{blamed}",
+            *(f"  ranks {ranks_text(ranks)} stand at {place}" for place, ranks in stacks.grouped(seen)[:_PLACES]),
+            *quoted(shown, last_lines(shown)),
+            f"Last recorded: {_reached(artifact, world)}. All stacks are in {shown.parent}. Mend the cause, or "
+            f"raise launch.hang_minutes where a step really takes so long, {AGAIN}.",
         ]
     )
 
@@ -64,7 +85,7 @@ def of_job(artifact: Artifact, job: str, log: Path) -> str:
     return "\n".join(
         [
             f"arm {artifact.folder.name}: job {job} ended without saying how; it was killed, or could not write",
-            *_quoted(log, last_lines(log)),
+            *quoted(log, last_lines(log)),
             *_full_disk(artifact),
             f"The ranks' logs are in {artifact.log(0).parent}; mend the cause, {AGAIN}.",
         ]
@@ -93,18 +114,8 @@ def lost_the_port(log: Path) -> bool:
     return any(_PORT_TAKEN.search(line) for line in last_lines(log))
 
 
-def numbers(ranks: Sequence[int]) -> str:
-    """For example `0-7, 9`."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def _quoted(log: Path, lines: Sequence[str]) -> list[str]:
+def quoted(log: Path, lines: Sequence[str]) -> list[str]:
+    """The end of a log, indented."""
     if not lines:
         return [f"  {log} is empty"]
     return [f"  last lines of {log}:", *(f"    {line}" for line in lines)]
@@ -136,7 +147,7 @@ def _reached(artifact: Artifact, world: int) -> str:
     for rank in range(world):
         steps.setdefault(_last_step(artifact.fingerprint(rank)), []).append(rank)
     return "; ".join(
-        f"rank{'s' if len(ranks) > 1 else ''} {numbers(ranks)} {f'step {step}' if step else 'no step'}"
+        f"rank{'s' if len(ranks) > 1 else ''} {ranks_text(ranks)} {f'step {step}' if step else 'no step'}"
         for step, ranks in sorted(steps.items())
     )
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from samebits.artifact.folder import Artifact, write_whole
+from samebits.launch.start import base, first
 from samebits.plan import PlanError, decode
 
 T = TypeVar("T")
@@ -31,13 +32,14 @@ class LaunchError(RuntimeError):
 class JobRecord:
     """launch: id of this start, also in every rank's header. key: `arms.key` at the time. restored: launch id of the
     arm whose checkpoint this one starts from. submitted: local time. job: the executor's id; None: about to be
-    submitted."""
+    submitted. lead: the arm, of several in one job, whose folder holds the job's own files; None: this one."""
 
     launch: str
     key: str
     restored: str | None
     submitted: str
     job: str | None = None
+    lead: str | None = None
 
     def write(self, artifact: Artifact) -> None:
         _write(_record_path(artifact), self)
@@ -46,13 +48,14 @@ class JobRecord:
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """How a start of an arm ended. message: for a person; empty where ok. ended: local time. seconds: from the first
-    rank's start to the last one's end."""
+    rank's start to the last one's end. nodes: of a cluster's job, in the order of ranks."""
 
     ok: bool
     message: str
     launch: str
     ended: str
     seconds: float
+    nodes: tuple[str, ...] = ()
 
     def write(self, artifact: Artifact) -> None:
         _write(artifact.outcome, self)
@@ -64,6 +67,24 @@ def read_record(artifact: Artifact) -> JobRecord | None:
 
 def read_outcome(artifact: Artifact) -> Outcome | None:
     return _read(artifact.outcome, Outcome)
+
+
+def resumed_as(launch: str, again: int) -> str:
+    """Launch id of a job that Slurm has started `again` times since it was submitted as `launch`."""
+    return f"{launch}.{again}" if again else launch
+
+
+def renew(artifact: Artifact, launch: str) -> bool:
+    """The job that runs this arm begins it again, as `launch`; an arm that starts from another one of the same job
+    starts from that one's new checkpoint. False where the folder was given to another start."""
+    record = read_record(artifact)
+    if record is None or first(record.launch) != first(launch):
+        return False
+    restored = record.restored
+    if restored is not None and base(restored) == base(launch):
+        restored = resumed_as(first(restored), int(launch.rpartition(".")[2]))
+    dataclasses.replace(record, launch=launch, restored=restored).write(artifact)
+    return True
 
 
 def now() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import socket
 import sys
@@ -11,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import environment, failure, job
+from samebits.launch import environment, failure, job, traces
 from samebits.launch.job import Outcome
+from samebits.launch.patience import Patience
 from samebits.launch.ranks import Ranks
 from samebits.plan import Plan
 
@@ -52,7 +52,6 @@ class _LocalArm:
         self._command = [*command, str(artifact.folder)]
         self._plan = Plan.from_json(artifact.plan.read_text(encoding="utf-8"))
         self._environment = {**inherited, **environment.of_recipe(self._plan.recipe)}
-        self._deadline = time.monotonic() + 60 * self._plan.recipe.launch.time_minutes
         self._stopped_by: int | None = None
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._stop)
@@ -63,13 +62,14 @@ class _LocalArm:
             ranks = Ranks()
             try:
                 self._start(ranks)
+                self._patience = Patience(self._plan.recipe, self._artifact.progress)
                 message = self._watch(ranks)
                 ranks.end(grace=GRACE_SECONDS if self._stopped_by is None else 0)
             finally:
                 ranks.end(grace=0)
             if not message or not failure.lost_the_port(self._artifact.log(0)):
                 break
-            self._clear()
+            traces.clear(self._artifact)
         return message or self._missing()
 
     def _start(self, ranks: Ranks) -> None:
@@ -88,22 +88,19 @@ class _LocalArm:
             if failed := [rank for rank, status in statuses.items() if status != 0]:
                 rank = _culprit(failed, statuses)
                 return failure.of_rank(self._artifact, rank, statuses[rank], socket.gethostname())
-            if time.monotonic() > self._deadline:
-                return failure.of_time(self._artifact, self._plan.world, launch.time_minutes)
+            match self._patience.exceeded():
+                case "time":
+                    return failure.of_time(self._artifact, self._plan.world, launch.time_minutes)
+                case "hang":
+                    ranks.signal(signal.SIGUSR1)
+                    time.sleep(GRACE_SECONDS)
+                    return failure.of_hang(self._artifact, self._plan.world, launch.hang_minutes)
             time.sleep(0.02)
         return ""
 
     def _missing(self) -> str:
-        for rank in range(self._plan.world):
-            if not self._artifact.fingerprint(rank).exists():
-                return failure.of_missing_file(self._artifact, rank, socket.gethostname())
-        return ""
-
-    def _clear(self) -> None:
-        """Leaves nothing of a try that lost its port."""
-        for path in (*self._artifact.folder.glob("rank-*.fp"), self._artifact.progress):
-            path.unlink(missing_ok=True)
-        shutil.rmtree(self._artifact.checkpoints, ignore_errors=True)
+        ranks = traces.missing(self._artifact, self._plan.world)
+        return failure.of_missing_file(self._artifact, ranks[0], socket.gethostname()) if ranks else ""
 
     def _stop(self, signum: int, _frame: object) -> None:
         self._stopped_by = signum

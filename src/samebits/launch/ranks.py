@@ -46,6 +46,12 @@ class Ranks:
                 self._statuses[rank] = process.wait()
         return dict(self._statuses)
 
+    def signal(self, signum: signal.Signals) -> None:
+        """To the ranks themselves, not to their helpers."""
+        for rank, process in self._processes.items():
+            if rank not in self._statuses:
+                process.send_signal(signum)
+
     def all_ended(self) -> bool:
         return len(self.ended()) == len(self._processes)
 

@@ -1,4 +1,4 @@
-"""Submitting the job of an arm, finding it again, cancelling it. The only module that knows submitit.
+"""Submitting jobs, finding them again. The only module that knows submitit.
 
 A job outlives whoever submitted it: a restarted pipeline finds it by what lies in the artifact's `launch` folder.
 """
@@ -9,21 +9,30 @@ import contextlib
 import os
 import signal
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import submitit
+from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import job as job_state
-from samebits.launch.job import JobRecord
-from samebits.launch.local import run_ranks
+from samebits.launch import allocation, slurm
+from samebits.launch.batch import run_arms
+from samebits.launch.cluster import ClusterFile
+from samebits.launch.code import freeze
+from samebits.launch.echo import Echo
+from samebits.launch.job import JobRecord, LaunchError
+from samebits.launch.local import RANK_COMMAND, run_ranks
+from samebits.launch.local_job import LocalJob
+from samebits.launch.slurm import SlurmError
+from samebits.launch.slurm_job import SlurmJob
+from samebits.launch.start import Request
+from samebits.plan import Plan
 
 _SPARE_MINUTES = 5
 """The job ends its ranks when their time is over and says so; only then would submitit end the job."""
-_PATIENCE_SECONDS = 10
 
 
 class Job(Protocol):
@@ -33,20 +42,29 @@ class Job(Protocol):
     def id(self) -> str: ...
 
     @property
-    def log(self) -> Path:
-        """What the job itself, not its ranks, wrote."""
+    def way_to_end(self) -> str:
+        """A command for a person."""
 
     def running(self) -> bool: ...
 
+    def waits(self, seconds: float) -> str:
+        """Why nothing of it runs yet; empty where something does. seconds: waited so far."""
+
     def cancel(self) -> None:
         """Returns when nothing of it is left."""
+
+    def last_words(self) -> str:
+        """For a person, where the job has ended and the arm's outcome was not written."""
 
 
 class Executor(Protocol):
     """Where jobs run."""
 
-    def submit(self, artifact: Artifact, minutes: int, arguments: Sequence[Any]) -> Job:
-        """Submits `run_ranks(*arguments)`. minutes: time limit of the ranks."""
+    def check(self, plan: Plan) -> None:
+        """Raises LaunchError for an arm that cannot run here; before anything is written."""
+
+    def submit(self, request: Request, echo: Echo) -> Job:
+        """The job has an id when this returns. Raises LaunchError where it is refused."""
 
     def attach(self, artifact: Artifact, record: JobRecord) -> Job | None:
         """The job of an earlier pipeline, if it is still alive."""
@@ -55,12 +73,22 @@ class Executor(Protocol):
 class LocalExecutor:
     """Jobs on this machine, through submitit's local executor."""
 
-    def submit(self, artifact: Artifact, minutes: int, arguments: Sequence[Any]) -> LocalJob:
-        executor = submitit.LocalExecutor(artifact.launch)
-        executor.update_parameters(timeout_min=minutes + _SPARE_MINUTES)
-        with _ignored(signal.SIGINT, signal.SIGHUP), _silent(artifact.launch / "controller.log"):
+    def check(self, plan: Plan) -> None:
+        if container := plan.recipe.container:
+            raise LaunchError(
+                f"{plan.recipe.name}: container.image is {container.image}, which is entered on a cluster only; give "
+                "a cluster file (`--cluster profiles/slurm/cluster.yaml`), or leave the section container out"
+            )
+
+    def submit(self, request: Request, echo: Echo) -> LocalJob:
+        (start,) = request.starts
+        executor = submitit.LocalExecutor(start.artifact.launch)
+        executor.update_parameters(timeout_min=start.plan.recipe.launch.time_minutes + _SPARE_MINUTES)
+        command = request.command or RANK_COMMAND
+        arguments = (str(start.artifact.folder), start.launch, dict(request.inherited), command)
+        with _ignored(signal.SIGINT, signal.SIGHUP), _silent(start.artifact.launch / "controller.log"):
             submitted = executor.submit(run_ranks, *arguments)
-        return LocalJob(artifact, str(submitted.job_id), submitted)
+        return LocalJob(start.artifact, str(submitted.job_id), submitted)
 
     def attach(self, artifact: Artifact, record: JobRecord) -> LocalJob | None:
         if record.job is None:
@@ -69,48 +97,87 @@ class LocalExecutor:
         return job if job.running() else None
 
 
-class LocalJob:
-    """`id` is the process id of submitit's controller, which starts the runner of the ranks.
+class SlurmExecutor:
+    """Jobs of a cluster, through submitit's Slurm executor: the batch step of each runs `run_arms`."""
 
-    submitted: submitit's own handle, in the process that submitted the job.
-    """
+    def __init__(self, facts: ClusterFile) -> None:
+        self._facts = facts
 
-    def __init__(self, artifact: Artifact, job_id: str, submitted: Any = None) -> None:
-        self._artifact = artifact
-        self._submitted = submitted
-        self._id = job_id
+    def check(self, plan: Plan) -> None:
+        allocation.stage(self._facts, plan, Path())
 
-    @property
-    def id(self) -> str:
-        return self._id
+    def submit(self, request: Request, echo: Echo) -> SlurmJob:
+        for start in request.starts:
+            freeze(start.artifact.launch / "code")
+        home = request.starts[0].artifact
+        return SlurmJob(home, home, self._submit_anywhere(request, echo), self._facts.poll_seconds)
 
-    @property
-    def log(self) -> Path:
-        return self._artifact.launch / f"{self.id}_0_log.err"
-
-    def running(self) -> bool:
-        return self._controlled() or job_state.runner(self._artifact) is not None
-
-    def cancel(self) -> None:
-        """SIGTERM until its ranks are gone, SIGKILL where that takes long."""
-        started = time.monotonic()
-        while self.running():
-            signum = signal.SIGTERM if time.monotonic() - started < _PATIENCE_SECONDS else signal.SIGKILL
-            for pid in (job_state.runner(self._artifact), int(self.id) if self._controlled() else None):
-                if pid:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signum)
-            time.sleep(0.2)
-
-    def _controlled(self) -> bool:
-        """Whether the controller lives; a process id alone may by now be somebody else's."""
-        if self._submitted is not None:
-            return not self._submitted.done()
+    def attach(self, artifact: Artifact, record: JobRecord) -> SlurmJob | None:
+        """Raises LaunchError where Slurm cannot be asked: whether there is a job is not known then."""
+        home = Artifact(artifact.folder.with_name(record.lead or artifact.folder.name))
         try:
-            words = Path(f"/proc/{self.id}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            return False
-        return b"submitit.local._local" in words and os.fsencode(self._artifact.launch) in words
+            job = record.job or slurm.find(allocation.job_name(home, record.launch))
+            if job is None or not slurm.view(job).live:
+                return None
+        except SlurmError as error:
+            raise LaunchError(
+                f"arm {artifact.folder.name}: {error}; whether its job of {record.submitted} still runs is not known; "
+                "start again when Slurm answers"
+            ) from error
+        return SlurmJob(artifact, home, job, self._facts.poll_seconds)
+
+    def script(self, request: Request) -> str:
+        """The text that sbatch is given."""
+        executor = self._executor(request)
+        return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
+
+    def _submit_anywhere(self, request: Request, echo: Echo) -> str:
+        """Where the cluster has no nodes but those to avoid, on any: the judge then says what that cannot show."""
+        try:
+            return self._submit(request)
+        except LaunchError as refused:
+            if not request.off:
+                raise
+            job = self._submit_or(replace(request, off=()), refused)
+            echo.line(f"arm {request.starts[0].plan.arm}: {refused.__cause__}")
+            echo.line(
+                f"arm {request.starts[0].plan.arm}: cannot avoid {', '.join(request.off)}, the reference's nodes, and "
+                "runs on any: that bits are equal across allocations will not be claimed"
+            )
+            return job
+
+    def _submit_or(self, request: Request, refused: LaunchError) -> str:
+        try:
+            return self._submit(request)
+        except LaunchError:
+            raise refused from None
+
+    def _submit(self, request: Request) -> str:
+        folder = request.starts[0].artifact.folder.parent.parent
+        how = allocation.stage(self._facts, request.starts[0].plan, folder, request)
+        starts = [(str(start.artifact.folder), start.launch) for start in request.starts]
+        try:
+            return str(self._executor(request).submit(run_arms, starts, how).job_id)
+        except (FailedJobError, FailedSubmissionError, RuntimeError, FileNotFoundError) as error:
+            said = _last_line(str(error))
+            raise LaunchError(
+                f"arm {request.starts[0].plan.arm}: sbatch refused the job: {said}; {allocation.advice(said)}"
+            ) from error
+
+    def _executor(self, request: Request) -> Any:
+        try:
+            executor = submitit.SlurmExecutor(request.starts[0].artifact.launch)
+        except RuntimeError as error:
+            raise LaunchError(f"`srun` is not on PATH; start on a host that can submit to Slurm ({error})") from error
+        given = allocation.parameters(self._facts, request)
+        # submitit's own key for accounting, which some sites refuse.
+        executor.update_parameters(wckey=None, **{name: value for name, value in given.items() if value is not None})
+        return executor
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "(it says nothing)"
 
 
 @contextlib.contextmanager

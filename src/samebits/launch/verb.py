@@ -10,9 +10,11 @@ from pathlib import Path
 from samebits import arms, recipe
 from samebits.artifact.folder import Artifact, write_whole
 from samebits.launch.arm import CancelledError, run_arm
+from samebits.launch.cluster import ClusterError, load
 from samebits.launch.echo import Echo
+from samebits.launch.image import ImageError
 from samebits.launch.job import LaunchError, Outcome
-from samebits.launch.local import RANK_COMMAND
+from samebits.launch.submit import SlurmExecutor
 from samebits.plan import Plan
 from samebits.sections import Control, Fault
 
@@ -29,13 +31,14 @@ def run(
     stamp: Path | None = None,
     log: Path | None = None,
     fault: Fault | None = None,
-    command: Sequence[str] = RANK_COMMAND,
+    cluster: Path | None = None,
+    command: Sequence[str] | None = None,
 ) -> int:
     """Runs the arm if need be. Returns 0 where it is finished, TROUBLE where not, BAD_INPUT for a bad recipe, 128 +
     signal where cancelled.
 
     stamp: written where it is finished; its content changes exactly when the arm has run again. log: gets all lines.
-    fault: planted besides those of the arm. command: starts one rank.
+    fault: planted besides those of the arm. cluster: the cluster file; None: on this machine. command: starts one rank.
     """
     try:
         echo = Echo(sys.stderr, log)
@@ -43,13 +46,13 @@ def run(
         print(f"arm {arm}: {error.filename}: {error.strerror}; the log must be writable", file=sys.stderr)
         return TROUBLE
     try:
-        outcome = _run(_plan(path, arm, results, fault), results, echo, command)
+        outcome = _run(_wanted(path, arm, results, fault), results, cluster, command, echo)
         if outcome.ok and stamp is not None:
             _stamp(stamp, outcome)
     except CancelledError as cancelled:
         echo.line(str(cancelled))
         return cancelled.status
-    except recipe.RecipeError as error:
+    except (recipe.RecipeError, ClusterError, ImageError) as error:
         echo.line(str(error))
         return BAD_INPUT
     except LaunchError as error:
@@ -61,19 +64,25 @@ def run(
     return 0
 
 
-def _plan(path: Path, arm: str, results: Path, fault: Fault | None) -> Plan:
+def _wanted(path: Path, arm: str, results: Path, fault: Fault | None) -> list[Plan]:
+    """The arm's plan, and behind it those of all arms that are to run in one allocation with it, itself among them."""
     loaded = recipe.load(path)
     plan = arms.plan(loaded, arm, results)
     if fault is None:
-        return plan
+        together = loaded.cluster is not None and loaded.cluster.placement == "same-nodes"
+        return [plan, *(arms.plans(loaded, results) if together else [])]
     # As of a control, so that `arms` fills in where it strikes.
     control = dataclasses.replace(loaded, gates=("control",), controls=(Control(name="planted", fault=fault),))
-    return dataclasses.replace(plan, faults=(*plan.faults, *arms.plan(control, "control-planted", results).faults))
+    planted = arms.plan(control, "control-planted", results).faults
+    return [dataclasses.replace(plan, faults=(*plan.faults, *planted))]
 
 
-def _run(plan: Plan, results: Path, echo: Echo, command: Sequence[str]) -> Outcome:
+def _run(wanted: list[Plan], results: Path, cluster: Path | None, command: Sequence[str] | None, echo: Echo) -> Outcome:
+    plan, *together = wanted
     artifact = Artifact(arms.artifact_folder(results, plan.recipe.name, plan.arm))
-    return run_arm(plan, artifact, echo=echo, command=command)
+    if cluster is None:
+        return run_arm(plan, artifact, echo=echo, command=command)
+    return run_arm(plan, artifact, echo=echo, executor=SlurmExecutor(load(cluster)), command=command, together=together)
 
 
 def _stamp(path: Path, outcome: Outcome) -> None:

@@ -5,11 +5,15 @@ Light and guarded: Megatron's checkpoint save spawns a helper process that impor
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import sys
 import time
 import traceback
 from pathlib import Path
+
+from samebits.run import rendezvous
 
 
 def main(folder: Path) -> None:
@@ -35,7 +39,10 @@ def main(folder: Path) -> None:
 def run() -> None:
     """Ends the process at once where the rank fails: peers that wait for it must not keep it alive."""
     started = time.monotonic()
+    # A launcher that sees no progress asks for the stacks of all threads; they appear in this rank's log.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
+        rendezvous.complete(os.environ)
         main(Path(sys.argv[1]))
     except BaseException:
         traceback.print_exc()

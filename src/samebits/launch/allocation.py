@@ -1,0 +1,123 @@
+"""What one job asks Slurm for, and how its ranks are started: from the cluster file and the recipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from samebits.artifact.folder import Artifact
+from samebits.launch import container, image
+from samebits.launch.cluster import ClusterFile
+from samebits.launch.container import Mount
+from samebits.launch.job import LaunchError
+from samebits.launch.start import Request, base
+from samebits.launch.step import Stage
+from samebits.plan import Plan
+from samebits.sections import TokenData
+
+SPARE_MINUTES = 5
+"""The job ends its ranks when their time is over and says so; only then would Slurm."""
+WARNED_SECONDS = 60
+_RANK = ("-m", "samebits.run.rank")
+_BARE = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "PATH")
+"""Of what a person's shell holds, these reach srun and the engine where ranks run inside an image."""
+
+
+def stage(facts: ClusterFile, plan: Plan, folder: Path, request: Request | None = None) -> Stage:
+    """How the ranks of the plan's recipe are started. folder: of the recipe's results.
+
+    Raises ClusterError, ImageError or LaunchError for a recipe that does not fit the cluster.
+    """
+    recipe = plan.recipe
+    nodes, ranks = facts.layout(recipe)
+    if nodes * ranks != plan.world:
+        raise LaunchError(
+            f"{recipe.name}: parallel.world is {plan.world}, must be nodes x ranks_per_node ({nodes} x {ranks})"
+        )
+    pinned = image.parse(recipe.container.image, Path(facts.images)) if recipe.container else None
+    python = recipe.container.python if recipe.container else sys.executable
+    entry = container.enter(facts.engine, pinned, _mounts(facts, plan, folder), gpus=facts.gpus, python=python)
+    inherited = request.inherited if request else {}
+    outside = {name: value for name, value in inherited.items() if pinned is None or name in _BARE}
+    return Stage(
+        nodes=nodes,
+        ranks_per_node=ranks,
+        cpus_per_rank=facts.cpus_per_rank,
+        options=(*facts.slurm_of(recipe).srun, *entry.srun),
+        prefix=entry.command,
+        command=(request.command if request and request.command else (python, *_RANK)),
+        outside={**outside, **entry.environment},
+        interface=facts.interface,
+        image=pinned,
+        verify=facts.verify_image,
+    )
+
+
+def _mounts(facts: ClusterFile, plan: Plan, folder: Path) -> list[Mount]:
+    data = plan.recipe.data
+    read = [Path(data.path).parent] if isinstance(data, TokenData) else []
+    return [Mount(folder, writable=True), *(Mount(path, writable=False) for path in (*read, *map(Path, facts.mounts)))]
+
+
+def job_name(artifact: Artifact, launch: str) -> str:
+    """Unique, so that a job is found whose id was not written down. artifact: of the job's first arm."""
+    recipe = artifact.folder.parent.parent.name
+    return f"{recipe}-{artifact.folder.name}-{base(launch)[:12]}"
+
+
+def parameters(facts: ClusterFile, request: Request) -> dict[str, Any]:
+    """Of submitit's Slurm executor."""
+    lead = request.starts[0]
+    recipe = lead.plan.recipe
+    nodes, ranks = facts.layout(recipe)
+    slurm = facts.slurm_of(recipe)
+    return {
+        "job_name": job_name(lead.artifact, lead.launch),
+        "time": len(request.starts) * recipe.launch.time_minutes + SPARE_MINUTES,
+        "nodes": nodes,
+        "ntasks_per_node": ranks,
+        "cpus_per_task": facts.cpus_per_rank,
+        "gpus_per_node": ranks if facts.gpus else None,
+        "account": slurm.account,
+        "partition": slurm.partition,
+        "qos": slurm.qos,
+        "constraint": slurm.constraint,
+        "nodelist": ",".join(request.on) or None,
+        "exclude": ",".join(request.off) or None,
+        # The ranks are started by srun from within; one process of ours on the first node watches them.
+        "use_srun": False,
+        "stderr_to_stdout": True,
+        "setup": list(facts.setup) or None,
+        "additional_parameters": _further(facts, slurm.reservation, slurm.sbatch),
+    }
+
+
+def _further(facts: ClusterFile, reservation: str | None, given: Mapping[str, str]) -> dict[str, Any]:
+    """Options that submitit has no name for. B: to the batch step alone, which tells the ranks itself."""
+    return {
+        "signal": f"B:USR2@{WARNED_SECONDS}",
+        "requeue" if facts.requeue else "no-requeue": True,
+        **({"reservation": reservation} if reservation else {}),
+        **{name: value or True for name, value in given.items()},
+    }
+
+
+_ADVICE = {
+    "account": "give `account` (and `partition`, `qos`) in the cluster file's section slurm or the recipe's "
+    "cluster.slurm; `sacctmgr show associations user=$USER` lists yours",
+    "partition": "give `partition` in the cluster file's section slurm or the recipe's cluster.slurm; `sinfo -s` lists "
+    "them",
+    "qos": "give `qos` in the cluster file's section slurm or the recipe's cluster.slurm",
+    "node": "ask for fewer or other nodes (recipe: cluster.nodes, ranks_per_node), fewer cpus_per_rank, or another "
+    "partition; `sinfo -o '%P %D %c %m %G'` shows what there is",
+    "time": "lower launch.time_minutes, or use another partition or qos",
+    "contact": "start again when the controller answers (`scontrol ping`)",
+}
+
+
+def advice(said: str) -> str:
+    """A way out of sbatch's refusal, by what it says."""
+    low = said.lower()
+    return next((way for word, way in _ADVICE.items() if word in low), "mend what sbatch names, then start again")

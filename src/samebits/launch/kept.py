@@ -1,0 +1,59 @@
+"""Whether what lies in an arm's folder can stand, or the arm must run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from samebits import arms
+from samebits.artifact.folder import Artifact
+from samebits.artifact.ranks import ranks_text
+from samebits.launch import traces
+from samebits.launch.job import read_outcome, read_record
+from samebits.plan import Plan, PlanError
+
+
+def reasons_to_run(plan: Plan, artifact: Artifact) -> list[str]:
+    """Why what lies in the folder cannot stand for this plan, a line each; empty: it can."""
+    outcome = read_outcome(artifact)
+    if outcome is None:
+        return ["its last start did not finish" if artifact.plan.exists() else "it has not run yet"]
+    if not outcome.ok:
+        return [f"its last start failed: {outcome.message.splitlines()[0]}"]
+    return plan_changes(plan, artifact) or _losses(plan, artifact) or surrounding_changes(plan, artifact)
+
+
+def launch_restored(plan: Plan) -> str | None:
+    """Launch id of the arm whose checkpoint the plan starts from."""
+    if plan.restore is None:
+        return None
+    outcome = read_outcome(Artifact(Path(plan.restore).parent.parent))
+    return outcome.launch if outcome else None
+
+
+def plan_changes(plan: Plan, artifact: Artifact) -> list[str]:
+    try:
+        return arms.explain_change(Plan.from_json(artifact.plan.read_text(encoding="utf-8")), plan)
+    except (OSError, PlanError) as error:
+        return [f"its plan cannot be read: {error}"]
+
+
+def _losses(plan: Plan, artifact: Artifact) -> list[str]:
+    ranks = traces.missing(artifact, plan.world)
+    step = plan.recipe.checkpoint.resume_from
+    return [
+        *([f"its fingerprint files of ranks {ranks_text(ranks)} are gone"] if ranks else []),
+        *(
+            [f"its checkpoint of step {step} is gone"]
+            if plan.keep_checkpoints and not artifact.checkpoint(step).exists()
+            else []
+        ),
+    ]
+
+
+def surrounding_changes(plan: Plan, artifact: Artifact) -> list[str]:
+    record = read_record(artifact)
+    if record is None or record.key != arms.key(plan.recipe, plan.arm):
+        return ["the software, or samebits itself, is not what it ran with"]
+    if record.restored != launch_restored(plan):
+        return [f"arm {arms.needs(plan)[0]} has run again, and with it the checkpoint that this arm starts from"]
+    return []

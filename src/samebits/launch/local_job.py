@@ -1,0 +1,67 @@
+"""The live or ended job of an arm on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from samebits.artifact.folder import Artifact
+from samebits.launch import failure
+from samebits.launch import job as job_state
+
+_PATIENCE_SECONDS = 10
+
+
+class LocalJob:
+    """`id` is the process id of submitit's controller, which starts the runner of the ranks.
+
+    submitted: submitit's own handle, in the process that submitted the job.
+    """
+
+    def __init__(self, artifact: Artifact, job_id: str, submitted: Any = None) -> None:
+        self._artifact = artifact
+        self._submitted = submitted
+        self._id = job_id
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def way_to_end(self) -> str:
+        return f"kill {self.id}"
+
+    def waits(self, seconds: float) -> str:
+        """Never: it starts at once."""
+        return ""
+
+    def last_words(self) -> str:
+        return failure.of_job(self._artifact, self.id, self._artifact.launch / f"{self.id}_0_log.err")
+
+    def running(self) -> bool:
+        return self._controlled() or job_state.runner(self._artifact) is not None
+
+    def cancel(self) -> None:
+        """SIGTERM until its ranks are gone, SIGKILL where that takes long."""
+        started = time.monotonic()
+        while self.running():
+            signum = signal.SIGTERM if time.monotonic() - started < _PATIENCE_SECONDS else signal.SIGKILL
+            for pid in (job_state.runner(self._artifact), int(self.id) if self._controlled() else None):
+                if pid:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signum)
+            time.sleep(0.2)
+
+    def _controlled(self) -> bool:
+        """Whether the controller lives; a process id alone may by now be somebody else's."""
+        if self._submitted is not None:
+            return not self._submitted.done()
+        try:
+            words = Path(f"/proc/{self.id}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return b"submitit.local._local" in words and os.fsencode(self._artifact.launch) in words

@@ -1,0 +1,75 @@
+"""The live or ended job of one or several arms on a cluster."""
+
+from __future__ import annotations
+
+import time
+
+from samebits.artifact.folder import Artifact
+from samebits.launch import ending, progress, slurm
+from samebits.launch.job import LaunchError, read_outcome
+from samebits.launch.slurm import SlurmError, View
+
+_CANCEL_SECONDS = 180
+_SOON_SECONDS = 0.5
+"""Between two questions once the arm has said how it ended."""
+
+
+class SlurmJob:
+    """artifact: of the arm that is waited for. home: of the job's first arm, where its log is. poll: seconds between
+    two questions to the controller."""
+
+    def __init__(self, artifact: Artifact, home: Artifact, job_id: str, poll: float) -> None:
+        self._artifact = artifact
+        self._log = home.launch / f"{job_id}_0_log.out"
+        self._id = job_id
+        self._poll = poll
+        self._asked = float("-inf")
+        self._view = View(state="PENDING")
+        self._trouble = ""
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def way_to_end(self) -> str:
+        return f"scancel {self._id}"
+
+    def running(self) -> bool:
+        """True as well while the controller does not answer: nothing is known then."""
+        if time.monotonic() - self._asked < (_SOON_SECONDS if read_outcome(self._artifact) else self._poll):
+            return True
+        self._asked = time.monotonic()
+        try:
+            self._view, self._trouble = slurm.view(self._id), ""
+        except SlurmError as error:
+            self._trouble = str(error)
+            return True
+        return self._view.live
+
+    def waits(self, seconds: float) -> str:
+        if self._trouble:
+            return f"job {self._id}: waiting for Slurm to answer, {progress.clock(seconds)} ({self._trouble})"
+        if self._view.state in ("PENDING", "CONFIGURING", "REQUEUED"):
+            why = f" ({self._view.reason})" if self._view.reason not in ("", "None") else ""
+            return f"job {self._id}: waits in the queue{why}, {progress.clock(seconds)}"
+        return ""
+
+    def cancel(self) -> None:
+        """Raises LaunchError where Slurm does not end it in three minutes."""
+        deadline = time.monotonic() + _CANCEL_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                slurm.cancel(self._id)
+                if not slurm.view(self._id).live:
+                    return
+            except SlurmError as error:
+                self._trouble = str(error)
+            time.sleep(1)
+        raise LaunchError(
+            f"job {self._id}: Slurm has not ended it ({self._trouble or self._view.state}); it may still run: "
+            f"`{self.way_to_end}`"
+        )
+
+    def last_words(self) -> str:
+        return ending.of_job(self._artifact, self._id, self._log, self._view)

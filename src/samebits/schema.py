@@ -1,0 +1,40 @@
+"""JSON schemas of the files that people write, for editors: a recipe, a cluster file."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import sys
+from typing import Any
+
+from pydantic import TypeAdapter
+
+
+def schema(kind: Any) -> dict[str, Any]:
+    """JSON schema of a dataclass of sections, with the descriptions that stand below their fields."""
+    body = TypeAdapter(kind).json_schema()
+    described = _descriptions(kind)
+    for name, section in [*body.get("$defs", {}).items(), (kind.__name__, body)]:
+        for key, entry in section["properties"].items():
+            entry.pop("title", None)
+            if text := described.get((name, key)):
+                entry["description"] = text
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **body}
+
+
+def schema_text(kind: Any) -> str:
+    """The text of the files below `workflow/schemas`."""
+    return json.dumps(schema(kind), indent=2, ensure_ascii=False) + "\n"
+
+
+def _descriptions(kind: Any) -> dict[tuple[str, str], str]:
+    """The text below each field of each section; pydantic's own reader costs 0.1 s at every start."""
+    modules = [sys.modules[name] for name in (kind.__module__, "samebits.surroundings")]
+    found = {}
+    for section in (node for module in modules for node in ast.parse(inspect.getsource(module)).body):
+        if isinstance(section, ast.ClassDef):
+            for entry, below in zip(section.body, section.body[1:], strict=False):
+                if isinstance(entry, ast.AnnAssign) and isinstance(below, ast.Expr):
+                    found[section.name, ast.unparse(entry.target)] = ast.literal_eval(below.value)
+    return found
