@@ -113,6 +113,7 @@ _ADVICE = {
     "node": "ask for fewer or other nodes (recipe: cluster.nodes, ranks_per_node), fewer cpus_per_rank, or another "
     "partition; `sinfo -o '%P %D %c %m %G'` shows what there is",
     "time": "lower launch.time_minutes, or use another partition or qos",
+    "configuration source": "start on a host that is configured for Slurm (`scontrol ping`)",
     "contact": "start again when the controller answers (`scontrol ping`)",
 }
 

@@ -156,10 +156,13 @@ class SlurmExecutor:
         folder = request.starts[0].artifact.folder.parent.parent
         how = allocation.stage(self._facts, request.starts[0].plan, folder, request)
         starts = [(str(start.artifact.folder), start.launch) for start in request.starts]
+        executor = self._executor(request)
         try:
-            return str(self._executor(request).submit(run_arms, starts, how).job_id)
-        except (FailedJobError, FailedSubmissionError, RuntimeError, FileNotFoundError) as error:
-            said = _last_line(str(error))
+            log = request.starts[0].artifact.launch / "controller.log"
+            with _ignored(signal.SIGINT, signal.SIGHUP), _silent(log):
+                return str(executor.submit(run_arms, starts, how).job_id)
+        except (FailedJobError, FailedSubmissionError, FileNotFoundError) as error:
+            said = _words(str(error))
             raise LaunchError(
                 f"arm {request.starts[0].plan.arm}: sbatch refused the job: {said}; {allocation.advice(said)}"
             ) from error
@@ -175,9 +178,11 @@ class SlurmExecutor:
         return executor
 
 
-def _last_line(text: str) -> str:
+def _words(text: str) -> str:
+    """What sbatch says, on one line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "(it says nothing)"
+    ours = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines if line.startswith("sbatch: ")]
+    return "; ".join(ours) or (lines[-1] if lines else "nothing")
 
 
 @contextlib.contextmanager
