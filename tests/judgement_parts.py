@@ -52,6 +52,7 @@ def scope(ranks: int = 2, first_step: int = 1, restart: int | None = None) -> Sc
         skipped=0,
         share=1.0,
         placement="one node",
+        allocation="one allocation",
         restart=restart,
     )
 
@@ -229,6 +230,8 @@ def arms() -> tuple[ArmSummary, ...]:
             folder=f"results/smoke/arms/{name}",
             run_fingerprint="sb1-ffb0c2d1e0a94a1b8a1f3f6d0a7be901" if name == "control-ulp" else FINGERPRINT,
             ranks=2,
+            nodes="gpu-node-000",
+            job="4711",
             steps="7-12" if name == "resumed" else "1-12",
             records=9888,
             bytes=412_345,
@@ -248,6 +251,6 @@ def pins() -> tuple[PinRow, ...]:
         PinRow(pin="hardware.cpu", values={"Intel(R) Xeon(R) Platinum 8481C": "0-1"}, declared=None),
         PinRow(pin="runtime.torch threads", values={"1": "0-1"}, declared="1"),
         PinRow(pin="environment.PYTHONHASHSEED", values={"0": "0-1"}, declared="0"),
-        PinRow(pin="placement.host", values={"gpu-node-000": "0", "gpu-node-001": "1"}, declared=None),
+        PinRow(pin="placement.node", values={"gpu-node-000": "0", "gpu-node-001": "1"}, declared=None),
     ]
     return tuple(rows)

@@ -11,7 +11,7 @@ from samebits.pins import Deviation
 
 def passing(**changes: object) -> Judgement:
     judgement = Judgement(
-        format=1,
+        format=2,
         samebits="0.1.0",
         recipe="smoke",
         verdict="pass",
@@ -112,6 +112,7 @@ def inconclusive() -> Judgement:
         ),
     )
     gone = dataclasses.replace(arms()[0], run_fingerprint=None, problem=message, seconds=None, step_seconds=None)
+    gone = dataclasses.replace(gone, nodes="", job="")
     lost = curve("lm loss", "twin-1", nan_at=(4, 5, 9))
     return passing(
         verdict="inconclusive",
@@ -135,7 +136,7 @@ def hostile(judgement: Judgement | None = None) -> Judgement:
 
 
 def _hostile(value: object) -> object:
-    kept = {"verdict", "role", "samebits", "gate", "symptom", "moment", "candidate_arm"}
+    kept = {"verdict", "role", "samebits", "gate", "symptom", "moment", "candidate_arm", "placement", "allocation"}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
         return dataclasses.replace(

@@ -138,7 +138,8 @@ def test_large_artifacts_see_a_piece_taken_out_of_a_file(tmp_path: Path, monkeyp
     monkeypatch.setattr(certify_module, "DEEP_BYTES", 0)
     data = artifact.fingerprint(1).read_bytes()
     artifact.fingerprint(1).write_bytes(data[:5000] + data[5040:])
-    assert "rank 1, rank-00001.fp: has 9797 bytes, the manifest says 9837" in refusal(artifact)
+    told = f"rank 1, rank-00001.fp: has {len(data) - 40} bytes, the manifest says {len(data)}"
+    assert told in refusal(artifact)
 
 
 def test_a_file_exchanged_after_it_was_certified_is_refused(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_deviations_give_pin_both_values_and_ranks(pages: dict) -> None:
 
 
 def test_nodes_and_job_of_each_arm_stand_in_its_row(pages: dict) -> None:
-    assert "gpu-node-[000-001] job 4712 2 1-12" in pages["pass"][2].text
+    assert "gpu-node-000 job 4711 2 1-12" in pages["pass"][2].text
 
 
 def test_the_pins_of_many_nodes_start_closed() -> None:

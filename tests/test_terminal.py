@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 
@@ -36,9 +37,11 @@ def test_the_gates_stand_in_order_with_verdict_and_reason() -> None:
 
 
 def test_where_the_arms_ran_is_said_once_for_those_that_ran_together() -> None:
-    text = shown(judgement_text(judgements.passing()))
-    assert re.search(r"gpu-node-\[000-001\], job 4711 +reference, resumed, control-ulp, bare *\n", text)
-    assert re.search(r"gpu-node-\[000-001\], job 4712 +twin-1 *\n", text)
+    reference, twin, *others = judgements.arms()
+    elsewhere = dataclasses.replace(twin, nodes="gpu-node-[001-002]", job="4712")
+    text = shown(judgement_text(judgements.passing(arms=(reference, elsewhere, *others))))
+    assert re.search(r"gpu-node-000, job 4711 +reference, resumed, control-ulp, bare *\n", text)
+    assert re.search(r"gpu-node-\[001-002\], job 4712 +twin-1 *\n", text)
 
 
 def test_a_divergence_is_named_by_rank_moment_item_and_digests() -> None:

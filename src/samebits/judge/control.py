@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from samebits.artifact.manifest import Planted
 from samebits.artifact.ranks import ranks_text
 from samebits.judge.compare import NOT_SEEN
+from samebits.judge.explanation import not_comparable
 from samebits.judge.judgement import Comparison, Divergence, Verdict
 
 
@@ -39,7 +40,7 @@ def judge_control(comparison: Comparison, planted: Sequence[Planted]) -> Outcome
     arm = comparison.candidate_arm
     doubts = [problem for problem in comparison.problems if problem != NOT_SEEN]
     if comparison.verdict == "invalid":
-        return Outcome("invalid", f"{arm}: is not comparable with {comparison.reference_arm}")
+        return Outcome("invalid", not_comparable(comparison))
     if comparison.scope is None or (comparison.divergence is None and doubts):
         return Outcome("inconclusive", doubts[0] if doubts else f"{arm}: nothing was compared")
     places = {_place(note) for note in planted}

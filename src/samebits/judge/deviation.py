@@ -12,6 +12,7 @@ import numpy as np
 from samebits import determinism, pins
 from samebits.artifact.manifest import Manifest
 from samebits.artifact.site import RUNGS
+from samebits.judge.nodes import names_text
 from samebits.judge.pairing import Pairing
 from samebits.pins import ABSENT, Deviation, Pins
 from samebits.plan import Plan
@@ -19,10 +20,10 @@ from samebits.sections import Recipe
 
 WITHOUT_EFFECT = (
     *("name", "gates", "controls", "twins", "waivers", "pins", "data.path"),
-    *("launch.time_minutes", "launch.hang_minutes", "cluster.slurm"),
+    *("launch.time_minutes", "launch.hang_minutes", "cluster.slurm", "cluster.placement"),
 )
 """Entries of a recipe that change neither what is computed nor what is recorded. `data.sha256` stands for the path;
-`pins` are held against what was observed."""
+`pins` and `cluster.placement` are held against what was observed."""
 
 
 def of_layout(reference: Manifest, candidate: Manifest) -> list[Deviation]:
@@ -77,7 +78,8 @@ def of_surroundings(reference: Manifest, candidate: Manifest) -> list[Deviation]
 
 
 def of_promises(manifest: Manifest, declared: dict[str, str]) -> list[Deviation]:
-    """Within one arm: software declared and not observed, settings asked for and not in force."""
+    """Within one arm: software declared and not observed, settings asked for and not in force, another image or other
+    numbers of nodes and ranks than asked for."""
     observed = {file.rank: file.pins for file in manifest.ranks}
     found: dict[tuple[str, str, str], list[int]] = {}
     asked = _asked(manifest.plan.recipe)
@@ -87,7 +89,34 @@ def of_promises(manifest: Manifest, declared: dict[str, str]) -> list[Deviation]
             if seen != value:
                 found.setdefault((f"{group}.{name}", f"{value} (asked for)", f"{seen} (in force)"), []).append(rank)
     not_in_force = [Deviation(*key, ranks=tuple(ranks)) for key, ranks in sorted(found.items())]
-    return [*pins.undeclared(declared, observed), *not_in_force]
+    return [*pins.undeclared(declared, observed), *not_in_force, *_of_cluster(manifest)]
+
+
+def _of_cluster(manifest: Manifest) -> list[Deviation]:
+    """Ranks that recorded no node stand on none, and so deviate."""
+    if (cluster := manifest.plan.recipe.cluster) is None:
+        return []
+    placed: dict[str, list[int]] = {}
+    for file in manifest.ranks:
+        placed.setdefault(file.pins.node, []).append(file.rank)
+    found = []
+    known = placed.keys() - {""}
+    if len(known) != cluster.nodes:
+        seen = f"{len(known)}: {names_text(placed)} (in force)"
+        found.append(_everywhere("cluster.nodes", f"{cluster.nodes} (asked for)", seen, manifest))
+    return [*found, *_crowded(placed, cluster.ranks_per_node)]
+
+
+def _crowded(placed: dict[str, list[int]], asked: int) -> Iterator[Deviation]:
+    """placed: node -> ranks. Nodes with too few ranks or too many, those with as many together."""
+    wrong: dict[int, list[str]] = {}
+    for node, ranks in placed.items():
+        if len(ranks) != asked or not node:
+            wrong.setdefault(len(ranks), []).append(node)
+    for number, names in sorted(wrong.items()):
+        where = tuple(sorted(rank for name in names for rank in placed[name]))
+        seen = f"{number} on {names_text(names)} (in force)"
+        yield Deviation("cluster.ranks_per_node", f"{asked} (asked for)", seen, where)
 
 
 def of_capture(pairing: Pairing) -> list[Deviation]:
@@ -123,7 +152,9 @@ def _same_pins(ours: Pins, theirs: Pins) -> bool:
 def _asked(recipe: Recipe) -> list[tuple[str, str, str]]:
     """(group of pins, name, value) that every rank must have in force."""
     wanted = recipe.determinism
+    image = [("software", "image", recipe.container.image.rpartition("@")[2])] if recipe.container else []
     return [
+        *image,
         ("runtime", "deterministic_algorithms", str(wanted.deterministic_algorithms)),
         ("runtime", "fill_uninitialized_memory", str(wanted.fill_uninitialized_memory)),
         ("runtime", "threads", str(recipe.launch.threads)),

@@ -12,6 +12,7 @@ from samebits.artifact.ranks import ranks_text
 from samebits.artifact.site import RUNGS, Kind
 from samebits.judge.certify import Certified
 from samebits.judge.judgement import Difference, Divergence, RankDivergence, RankGroup, Role
+from samebits.judge.nodes import UNKNOWN
 from samebits.judge.pairing import Mask, Pair, Pairing
 from samebits.judge.records import BlockDifference, Ignored, Item, RankRecords, rank_records
 from samebits.judge.symptom import Facts, diagnose
@@ -158,7 +159,7 @@ def _hosts(pairing: Pairing, rank: int) -> str:
 
 
 def host(certified: Certified, rank: int) -> str:
-    return certified.manifest.ranks[rank].pins.placement.get("host", "unknown")
+    return certified.manifest.ranks[rank].pins.node or UNKNOWN
 
 
 def _groups(ordered: list[Finding], origins: frozenset[int]) -> tuple[RankGroup, ...]:

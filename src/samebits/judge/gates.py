@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from samebits import arms
-from samebits.artifact.ranks import ranks_text
 from samebits.judge.compare import Excuses, compare_arms, unhealthy
 from samebits.judge.control import Outcome, judge_control
+from samebits.judge.demand import held_to_placement
 from samebits.judge.evidence import Evidence
-from samebits.judge.judgement import Comparison, GateResult, Scope, Verdict
+from samebits.judge.explanation import explain
+from samebits.judge.judgement import Comparison, GateResult, Verdict
 from samebits.judge.waivers import Waivers
 from samebits.sections import Gate
 
@@ -22,7 +23,7 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def judge_gate(gate: Gate, evidence: Evidence) -> GateResult:
-    return _GATES[gate](evidence)
+    return held_to_placement(_GATES[gate](evidence), evidence)
 
 
 def trusted(gates: Sequence[GateResult]) -> tuple[GateResult, ...]:
@@ -115,35 +116,3 @@ def _gate(gate: Gate, comparisons: Sequence[Comparison]) -> GateResult:
     deciding = [comparison for comparison in comparisons if comparison.verdict == verdict]
     explanation = explain(deciding[0]) if deciding else f"{gate}: no arm was compared"
     return GateResult(gate=gate, verdict=verdict, explanation=explanation, comparisons=tuple(comparisons))
-
-
-def explain(comparison: Comparison) -> str:
-    """One sentence: why the comparison has its verdict."""
-    if comparison.verdict == "pass" and comparison.scope is not None:
-        return _identical(comparison, comparison.scope)
-    if comparison.verdict == "invalid":
-        return _not_comparable(comparison)
-    if comparison.verdict == "fail" and comparison.divergence is not None:
-        return comparison.divergence.explanation
-    return comparison.problems[0] if comparison.problems else f"{comparison.candidate_arm}: nothing was compared"
-
-
-def _identical(comparison: Comparison, scope: Scope) -> str:
-    steps = f"steps {scope.first_step} to {scope.last_step}" if scope.first_step < scope.last_step else "the end"
-    waived = ", ".join(item.item for item in comparison.waived if item.seen)
-    apart = f", apart from what is waived ({waived})" if waived else ""
-    if scope.restart is not None:
-        steps = f"the restored state of step {scope.restart} and all steps to {scope.last_step}"
-    return (
-        f"{comparison.candidate_arm} and {comparison.reference_arm} are bit-identical on "
-        f"{scope.ranks} rank{'s' * (scope.ranks > 1)}, {steps}{apart}"
-    )
-
-
-def _not_comparable(comparison: Comparison) -> str:
-    first, more = comparison.deviations[0], len(comparison.deviations) - 1
-    rest = f" (and {more} more)" if more else ""
-    return (
-        f"{comparison.candidate_arm} is not comparable with {comparison.reference_arm}: {first.pin} is "
-        f"{first.reference} there and {first.candidate} here, ranks {ranks_text(first.ranks)}{rest}"
-    )

@@ -10,6 +10,19 @@ from samebits.pins import Deviation
 
 Verdict = Literal["pass", "fail", "invalid", "inconclusive"]
 Role = Literal["origin", "receiver"]
+Placement = Literal[
+    "one node",
+    "same nodes",
+    "same nodes, ranks placed otherwise",
+    "partly other nodes",
+    "other nodes",
+    "renamed nodes",
+    "unknown nodes",
+]
+"""Of a candidate's ranks, seen from the reference. `one node` and `same nodes`: rank by rank the same. `renamed nodes`:
+machines of the reference under other names. `other nodes`: none in common."""
+Allocation = Literal["one allocation", "several allocations", "no scheduler", "unknown allocations"]
+"""`unknown allocations`: only some ranks recorded a job, or only some share one."""
 EXIT_STATUS: dict[Verdict, int] = {"pass": 0, "fail": 1, "invalid": 2, "inconclusive": 3}
 
 
@@ -67,6 +80,7 @@ class RankDivergence:
     compared: int
     role: Role
     host: str
+    """Node, as the scheduler names it where there is one; both, where the arms ran this rank on two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +125,7 @@ class WaivedItem:
 @dataclass(frozen=True, kw_only=True)
 class Scope:
     """What was compared. share: records fingerprinted / records there were (skipped ones lower it), 0..1.
-    full_blocks: rank-steps at the recipe's rung, of `blocks`. placement: `one node`, `same nodes`, `other nodes`,
-    `unknown nodes`."""
+    full_blocks: rank-steps at the recipe's rung, of `blocks`."""
 
     ranks: int
     first_step: int
@@ -123,7 +136,8 @@ class Scope:
     records: int
     skipped: int
     share: float
-    placement: str
+    placement: Placement
+    allocation: Allocation
     restart: int | None
     """Step whose checkpoint the candidate started from."""
 
@@ -186,13 +200,16 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSummary:
-    """One arm as the report lists it. seconds: wall time from first to last block, slowest rank. step_seconds: median
-    step of the slowest rank. Of many ranks, 64 are looked at."""
+    """One arm as the report lists it. nodes: such as `n[001-304]`. job: of the scheduler, empty without one. seconds:
+    wall time from first to last block, slowest rank. step_seconds: median step of the slowest rank. Of many ranks, 64
+    are looked at."""
 
     arm: str
     folder: str
     run_fingerprint: str | None
     ranks: int
+    nodes: str
+    job: str
     steps: str
     records: int
     bytes: int

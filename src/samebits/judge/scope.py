@@ -6,7 +6,7 @@ import numpy as np
 
 from samebits.artifact.manifest import Manifest
 from samebits.artifact.site import RUNGS, Moment
-from samebits.judge.judgement import Scope
+from samebits.judge.judgement import Allocation, Placement, Scope
 from samebits.judge.pairing import Pairing
 from samebits.judge.resume import restart
 
@@ -31,19 +31,53 @@ def scope_of(pairing: Pairing) -> Scope | None:
         skipped=skipped,
         share=(records - skipped) / records if records else 0.0,
         placement=placement(pairing.reference.manifest, manifest),
+        allocation=allocation(pairing.reference.manifest, manifest),
         restart=restart(manifest.plan),
     )
 
 
-def placement(reference: Manifest, candidate: Manifest) -> str:
-    """`one node`, `same nodes`, `other nodes`, or `unknown nodes`."""
-    ours, theirs = hosts(reference), hosts(candidate)
-    if "" in ours | theirs:
+def placement(reference: Manifest, candidate: Manifest) -> Placement:
+    """Where the candidate's ranks ran, seen from the reference."""
+    ours, theirs = _nodes(reference), _nodes(candidate)
+    if "" in ours or "" in theirs:
         return "unknown nodes"
-    if ours != theirs:
-        return "other nodes"
-    return "one node" if len(ours) == 1 else "same nodes"
+    if ours == theirs:
+        return "one node" if len(set(ours)) == 1 else "same nodes"
+    if set(ours) == set(theirs):
+        return "same nodes, ranks placed otherwise"
+    if renamed(reference, candidate):
+        return "renamed nodes"
+    return "other nodes" if set(ours).isdisjoint(theirs) else "partly other nodes"
 
 
-def hosts(manifest: Manifest) -> set[str]:
-    return {file.pins.placement.get("host", "") for file in manifest.ranks}
+def renamed(reference: Manifest, candidate: Manifest) -> set[str]:
+    """The candidate's names of machines that the reference knows by other names, for boot id or GPU are the same."""
+    known: dict[tuple[str, str], set[str]] = {}
+    for file in reference.ranks:
+        for mark in file.pins.machine:
+            known.setdefault(mark, set()).add(file.pins.node)
+    return {
+        file.pins.node
+        for file in candidate.ranks
+        if any(known.get(mark, {file.pins.node}) != {file.pins.node} for mark in file.pins.machine)
+    }
+
+
+def allocation(reference: Manifest, candidate: Manifest) -> Allocation:
+    """Whether both arms ran in one allocation. A job of several parts gives its ranks several ids."""
+    ours, theirs = _jobs(reference), _jobs(candidate)
+    if not any(ours) and not any(theirs):
+        return "no scheduler"
+    if ours == theirs and all(ours):
+        return "one allocation"
+    certain = all(ours) and all(theirs) and set(ours).isdisjoint(theirs)
+    return "several allocations" if certain else "unknown allocations"
+
+
+def _nodes(manifest: Manifest) -> list[str]:
+    """By rank."""
+    return [file.pins.node for file in manifest.ranks]
+
+
+def _jobs(manifest: Manifest) -> list[str]:
+    return [file.pins.job for file in manifest.ranks]

@@ -146,7 +146,7 @@ def _show_file(path: Path) -> ShownFile:
         rank=header.coordinates.rank if header else None,
         arm=header.plan.arm if header else "",
         coordinates=str(header.coordinates) if header else "",
-        host=header.pins.placement.get("host", "") if header else "",
+        host=header.pins.node if header else "",
         digest=header.digest if header else "",
         launch=header.launch if header else "",
         sealed=file.seal is not None,

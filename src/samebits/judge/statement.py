@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from samebits.judge.judgement import Comparison, GateResult, Scope, Verdict
+from samebits.judge.demand import misplaced
+from samebits.judge.judgement import Allocation, Comparison, GateResult, Placement, Scope, Verdict
+from samebits.judge.nodes import names_text
 from samebits.problem import listed
 from samebits.sections import Recipe
 
-_PLACED = {
-    "one node": "All arms ran on one node; this says nothing about other nodes.",
-    "same nodes": "All arms ran on the same nodes; this says nothing about other nodes or allocations.",
-    "other nodes": "Arms ran on different nodes; this says nothing about nodes that took no part.",
-    "unknown nodes": "Where the arms ran was not recorded; this says nothing about any other placement.",
+_PLACED: dict[Placement, str] = {
+    "one node": "{arms} ran on the reference's one node; this says nothing about other nodes.",
+    "same nodes": "{arms} ran on the reference's nodes, rank by rank; this says nothing about other nodes.",
+    "same nodes, ranks placed otherwise": "{arms} ran on the reference's nodes, with ranks placed otherwise on them; "
+    "this says nothing about other nodes.",
+    "partly other nodes": "{arms} ran on some of the reference's nodes and on some others; this says nothing about "
+    "a run on other nodes alone.",
+    "other nodes": "{arms} ran on none of the reference's nodes; this says nothing about nodes that took no part.",
+    "renamed nodes": "{arms} ran on machines of the reference under other names (same boot id or GPU); this says "
+    "nothing about other nodes.",
+    "unknown nodes": "Where the reference or {arms} ran was not recorded; this says nothing about any other placement.",
 }
+_ALLOCATED: dict[Allocation, str] = {
+    "one allocation": "{arms} ran within one allocation with the reference: NCCL_ALGO=Ring, for example, pins the "
+    "algorithm, not the physical ring, so this says nothing about another allocation.",
+    "several allocations": "{arms} and the reference were compared across allocations; this says nothing about "
+    "allocations that took no part.",
+    "no scheduler": "No scheduler's job was recorded for {arms}, so this says nothing about allocations.",
+    "unknown allocations": "Whether {arms} ran in the reference's allocation is not known, so this says nothing about "
+    "allocations.",
+}
+_ASKED = {"other-nodes": "other nodes", "same-nodes": "the same nodes, rank by rank"}
 _QUESTIONS = {"repeatability": "a repeated run", "resume": "a resumed run", "observer": "a run without capture"}
 
 
@@ -40,13 +58,14 @@ def _one_line(text: str) -> str:
     return " ".join(text.split()).rstrip(".") + "."
 
 
-def scope_text(recipe: Recipe, gates: Sequence[GateResult]) -> str:
-    """One paragraph."""
+def scope_text(recipe: Recipe, gates: Sequence[GateResult], nodes: Sequence[str] = ()) -> str:
+    """One paragraph. nodes: sentences on what the nodes differ in."""
     compared = [comparison for gate in gates if gate.gate != "control" for comparison in gate.comparisons]
     scopes = [comparison.scope for comparison in compared if comparison.scope is not None]
     if not scopes:
         return "Nothing was compared, so nothing is covered."
-    return " ".join([*_covered(scopes), *_waived(compared), *_untested(recipe, gates, scopes)])
+    told = [*_covered(scopes), *_placed(compared), *nodes, *_waived(compared)]
+    return " ".join([*told, *_asked_for(recipe, gates), *_untested(recipe, gates, scopes)])
 
 
 def _covered(scopes: Sequence[Scope]) -> Iterator[str]:
@@ -61,8 +80,36 @@ def _covered(scopes: Sequence[Scope]) -> Iterator[str]:
         yield f"All {records:,} records carried a fingerprint."
     for restart in sorted({scope.restart for scope in scopes if scope.restart is not None}):
         yield f"The resumed arm started from the checkpoint of step {restart}, once."
-    for placement in sorted({scope.placement for scope in scopes}):
-        yield _PLACED[placement]
+
+
+def _placed(compared: Sequence[Comparison]) -> Iterator[str]:
+    """Names the arms where they did not all run alike."""
+    placements: dict[Placement, list[str]] = {}
+    allocations: dict[Allocation, list[str]] = {}
+    for comparison in compared:
+        if (scope := comparison.scope) is not None:
+            placements.setdefault(scope.placement, []).append(comparison.candidate_arm)
+            allocations.setdefault(scope.allocation, []).append(comparison.candidate_arm)
+    for placement, names in placements.items():
+        yield _of_arms(_PLACED[placement], names, alone=len(placements) == 1)
+    for allocation, names in allocations.items():
+        yield _of_arms(_ALLOCATED[allocation], names, alone=len(allocations) == 1)
+
+
+def _of_arms(sentence: str, names: list[str], *, alone: bool) -> str:
+    arms = "the compared arms" if alone else names_text(names)
+    text = sentence.format(arms=arms)
+    return text[0].upper() + text[1:] if alone else text
+
+
+def _asked_for(recipe: Recipe, gates: Sequence[GateResult]) -> Iterator[str]:
+    """A placement that the recipe asks for and that some arm did not have."""
+    asked = recipe.cluster.placement if recipe.cluster else "any"
+    for gate in gates:
+        if names := [comparison.candidate_arm for comparison in misplaced(recipe, gate)]:
+            yield f"Asked for and not tested: {gate.gate} on {_ASKED[asked]}, for {names_text(names)} did not run so."
+    if asked == "other-nodes" and all(gate.gate != "repeatability" for gate in gates):
+        yield "Asked for and not tested: other nodes, for the recipe has no gate repeatability."
 
 
 def _share(scopes: Sequence[Scope]) -> str:

@@ -12,6 +12,7 @@ from samebits.artifact.site import Moment
 from samebits.judge.arm import Arm
 from samebits.judge.certify import Certified
 from samebits.judge.judgement import ArmSummary, PinRow
+from samebits.judge.nodes import jobs_text, nodes_text
 from samebits.judge.records import opened
 
 TIMED_RANKS = 64
@@ -25,6 +26,8 @@ def summarize(arm: Arm) -> ArmSummary:
             folder=str(arm.folder),
             run_fingerprint=None,
             ranks=0,
+            nodes="",
+            job="",
             steps="",
             records=0,
             bytes=0,
@@ -39,6 +42,8 @@ def summarize(arm: Arm) -> ArmSummary:
         folder=str(arm.folder),
         run_fingerprint=manifest.run_fingerprint,
         ranks=len(manifest.ranks),
+        nodes=nodes_text(manifest),
+        job=jobs_text(manifest),
         steps=ranks_text(range(manifest.plan.first_step, manifest.plan.last_step + 1)),
         records=sum(file.records for file in manifest.ranks),
         bytes=sum(file.bytes for file in manifest.ranks),
@@ -70,13 +75,13 @@ def _median_step(blocks: list[Block]) -> float | None:
 
 
 def pin_rows(manifest: Manifest, declared: dict[str, str]) -> tuple[PinRow, ...]:
-    """Every pin of every rank, and the hosts. declared: software by name."""
+    """Every pin of every rank, and the nodes. declared: software by name."""
     found: dict[str, dict[str, list[int]]] = {}
     for file in manifest.ranks:
         for pin, value in file.pins.compared():
             found.setdefault(pin, {}).setdefault(value, []).append(file.rank)
-        if host := file.pins.placement.get("host"):
-            found.setdefault("placement.host", {}).setdefault(host, []).append(file.rank)
+        if node := file.pins.node:
+            found.setdefault("placement.node", {}).setdefault(node, []).append(file.rank)
     return tuple(
         PinRow(
             pin=pin,

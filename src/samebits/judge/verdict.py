@@ -9,16 +9,19 @@ from pathlib import Path
 
 import samebits
 from samebits import arms
+from samebits.artifact.manifest import Manifest
 from samebits.judge.curves import curves
 from samebits.judge.evidence import Evidence
 from samebits.judge.gates import judge_gate, trusted, worst
 from samebits.judge.judgement import Comparison, Curve, GateResult, Judgement, Vote
+from samebits.judge.nodes import differences
 from samebits.judge.statement import headline, scope_text
 from samebits.judge.summary import pin_rows, summarize
 from samebits.judge.vote import Voter, vote
 from samebits.sections import Recipe
 
-JUDGEMENT_FORMAT = 1
+JUDGEMENT_FORMAT = 2
+"""2: nodes, jobs and allocations."""
 
 
 def judge(recipe: Recipe, results: Path) -> Judgement:
@@ -35,7 +38,7 @@ def judge(recipe: Recipe, results: Path) -> Judgement:
         recipe=recipe.name,
         verdict=verdict,
         headline=headline(recipe, verdict, gates),
-        scope=scope_text(recipe, gates),
+        scope=scope_text(recipe, gates, differences(_manifests(evidence))),
         gates=gates,
         vote=_vote(evidence, gates),
         curves=tuple(_curves(evidence, gates)),
@@ -43,6 +46,12 @@ def judge(recipe: Recipe, results: Path) -> Judgement:
         pins=pin_rows(certified.manifest, recipe.pins) if certified else (),
         recipe_text=json.dumps(dataclasses.asdict(recipe), indent=2),
     )
+
+
+def _manifests(evidence: Evidence) -> Iterator[Manifest]:
+    for name in evidence.names:
+        if certified := evidence.arm(name).certified:
+            yield certified.manifest
 
 
 def _vote(evidence: Evidence, gates: tuple[GateResult, ...]) -> Vote | None:

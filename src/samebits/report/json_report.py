@@ -13,11 +13,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+from samebits.judge.encode import plain
 from samebits.judge.judgement import ArmSummary, Curve, Divergence, Judgement, Scope, Symptom
 from samebits.plan import PlanError, decode
 
 KIND = "samebits report"
-REPORT_FORMAT = 1
+REPORT_FORMAT = 2
 _WAY_OUT = "make it again with `samebits report RECIPE`, or compare the arms with `samebits compare A B`"
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -30,19 +31,6 @@ def report_json(judgement: Judgement) -> str:
     """`kind` and `check`, then the fields of the judgement; keys in the order of its declaration."""
     body = plain(judgement)
     return _dumped({"kind": KIND, "check": _check(body), **body}, indent=1) + "\n"
-
-
-def plain(noun: Any) -> Any:
-    """A noun of judging as dicts, lists, strings and finite numbers."""
-    if dataclasses.is_dataclass(noun) and not isinstance(noun, type):
-        return {entry.name: plain(getattr(noun, entry.name)) for entry in dataclasses.fields(noun)}
-    if isinstance(noun, dict):
-        return {str(key): plain(value) for key, value in noun.items()}
-    if isinstance(noun, tuple | list):
-        return [plain(value) for value in noun]
-    if isinstance(noun, float) and not math.isfinite(noun):
-        return "NaN" if math.isnan(noun) else "Infinity" if noun > 0 else "-Infinity"
-    return noun
 
 
 def load(path: Path) -> Judgement:

@@ -17,6 +17,7 @@ from samebits.report.words import (
     moment_text,
     one_line,
     outcome,
+    place_text,
     printable,
     scope_text,
 )
@@ -47,6 +48,7 @@ def junit_xml(judgement: Judgement) -> str:
 def _add_properties(suite: ET.Element, judgement: Judgement) -> None:
     facts = {"samebits": judgement.samebits, "verdict": judgement.verdict, "scope": judgement.scope}
     facts |= {f"run fingerprint {arm.arm}": arm.run_fingerprint or "none" for arm in judgement.arms}
+    facts |= {f"nodes {arm.arm}": place_text(arm) or "unknown" for arm in judgement.arms}
     properties = ET.SubElement(suite, "properties")
     for name, value in facts.items():
         ET.SubElement(properties, "property", name=one_line(name), value=one_line(value))

@@ -15,10 +15,11 @@ from samebits.judge.judgement import (
     WaivedItem,
 )
 from samebits.pins import Deviation
-from samebits.report.words import is_planted
+from samebits.report.words import is_planted, place_text
 
 _OPEN_FINDINGS = 3
 _SHORT_PIN_GROUP = 6
+"""Lines."""
 
 Pair = tuple[str, str]
 """Arms of a comparison."""
@@ -168,7 +169,18 @@ def pin_groups(judgement: Judgement) -> list[PinGroup]:
 
 def _pin_group(name: str, rows: list[PinRow]) -> PinGroup:
     mixed = sum(len(row.values) > 1 for row in rows)
-    return PinGroup(name=name, rows=tuple(rows), mixed=mixed, open=len(rows) <= _SHORT_PIN_GROUP)
+    return PinGroup(
+        name=name, rows=tuple(rows), mixed=mixed, open=sum(len(row.values) for row in rows) <= _SHORT_PIN_GROUP
+    )
+
+
+def places(judgement: Judgement) -> list[tuple[str, tuple[str, ...]]]:
+    """(nodes and job, arms that ran there), in the order of the arms; without those of which it is not known."""
+    found: dict[str, list[str]] = {}
+    for arm in judgement.arms:
+        if place := place_text(arm):
+            found.setdefault(place, []).append(arm.arm)
+    return [(place, tuple(arms)) for place, arms in found.items()]
 
 
 def example(judgement: Judgement) -> tuple[ArmSummary, ArmSummary] | None:

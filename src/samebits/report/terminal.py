@@ -15,7 +15,7 @@ from rich.text import Text
 
 from samebits.artifact.ranks import ranks_text
 from samebits.judge.judgement import Comparison, Divergence, GateResult, Judgement, RankDivergence, RecordView, Verdict
-from samebits.report import words
+from samebits.report import layout, words
 
 WIDTH = 100
 _MOST_ROWS = 8
@@ -40,9 +40,18 @@ def show(*parts: RenderableType, file: TextIO | None = None) -> None:
 
 
 def judgement_text(judgement: Judgement) -> Group:
-    """Verdict, headline and scope, then the gates."""
+    """Verdict, headline and scope, where the arms ran, then the gates."""
     first = Text.assemble(_verdict(judgement.verdict), "  ", _text(judgement.headline, "bold"))
-    return Group(first, Text(), _text(judgement.scope), Text(), gates_table(judgement))
+    return Group(first, Text(), _text(judgement.scope), Text(), *_places(judgement), gates_table(judgement))
+
+
+def _places(judgement: Judgement) -> list[RenderableType]:
+    """Which arms ran where."""
+    rows = [(place, ", ".join(arms)) for place, arms in layout.places(judgement)]
+    table = _table("nodes", "arms")
+    for row in rows:
+        table.add_row(*map(_text, row))
+    return [table, Text()] if rows else []
 
 
 def gates_table(judgement: Judgement) -> Table:

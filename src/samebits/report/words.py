@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from samebits.judge.judgement import Comparison, GateResult, Scope, Verdict, WaivedItem
+from samebits.judge.judgement import ArmSummary, Comparison, GateResult, Scope, Verdict, WaivedItem
 
 MEANING: dict[Verdict, str] = {
     "pass": "Every gate passed. This holds for the scope stated here, and no further.",
@@ -102,10 +102,16 @@ def scope_text(scope: Scope | None) -> str:
         f"rung {scope.rung} in {whole(scope.full_blocks)} of {whole(scope.blocks)} blocks",
         f"{counted(scope.records, 'record')}{skipped} ({share(scope)} fingerprinted)",
         scope.placement,
+        scope.allocation,
     ]
     if scope.restart is not None:
         parts.append(f"candidate started from the checkpoint of step {scope.restart}")
     return ", ".join(parts)
+
+
+def place_text(arm: ArmSummary) -> str:
+    """`n[001-304], job 4711`; nothing for an arm that is no evidence."""
+    return ", ".join(part for part in (arm.nodes, arm.job and f"job {arm.job}") if part)
 
 
 def waiver_text(waived: WaivedItem) -> str:

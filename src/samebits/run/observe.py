@@ -11,9 +11,10 @@ import platform
 import socket
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,19 +77,29 @@ ENVIRONMENT = (
 PREFIXES = ("NCCL_", "NVTE_", "GLOO_", "TRITON_AUTOTUNE_", "TORCH_NCCL_")
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 """A variable of an allowed prefix is left out where its name holds one of these."""
+PLACES = (
+    *("NCCL_COMM_ID", "NCCL_HOSTID", "NCCL_RAS_ADDR"),
+    *("NCCL_DEBUG_FILE", "NCCL_GRAPH_DUMP_FILE", "NCCL_TOPO_DUMP_FILE"),
+    *("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+)
+"""Allowed, and kept with the placement: they hold an address, a host name or a file that a job writes, which two
+allocations cannot share, and change no number."""
+IMAGE = "SAMEBITS_IMAGE"
+"""Set by the launcher before it starts the ranks: digest of the image, `sha256:HEX`."""
+_SCHEDULED = {"node": "SLURMD_NODENAME", "job": "SLURM_JOB_ID", "topology": "SLURM_TOPOLOGY_ADDR"}
 
 
 def observe(training: Training) -> Pins:
     """Pins of this process as they are now."""
     return Pins(
-        software=software(),
+        software={**software(), **image(os.environ)},
         libraries=libraries(),
         hardware=hardware(training.device),
         runtime=runtime(training.device),
         environment=environment(os.environ.items()),
         code=code(),
         data=_data(training),
-        placement=placement(training.device),
+        placement=placement(training.device, os.environ),
     )
 
 
@@ -112,6 +123,12 @@ def software() -> dict[str, str]:
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
         found["driver"] = _driver()
     return found
+
+
+def image(variables: Mapping[str, str]) -> dict[str, str]:
+    """Digest of the container image. This is the launcher's word: it verified the image before it started the ranks,
+    from inside nothing can tell. Without the variable nothing is claimed."""
+    return {"image": variables[IMAGE]} if variables.get(IMAGE) else {}
 
 
 def _driver() -> str:
@@ -143,13 +160,29 @@ def hardware(device: torch.device) -> dict[str, str]:
         "machine": platform.machine(),
         "cpu": _cpu_model(),
         "cpu-capability": torch.backends.cpu.get_cpu_capability(),
+        **numa_nodes(Path("/sys/devices/system/node")),
     }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         found["gpu"] = properties.name
         found["gpu-capability"] = f"{properties.major}.{properties.minor}"
         found["gpu-memory"] = str(properties.total_memory)
+        found["gpus"] = str(torch.cuda.device_count())
+        found["gpu-peers"] = str(_peers(device))
     return found
+
+
+def numa_nodes(folder: Path) -> dict[str, str]:
+    """Their number; no entry where the container hides them."""
+    number = len(list(folder.glob("node[0-9]*")))
+    return {"numa-nodes": str(number)} if number else {}
+
+
+def _peers(device: torch.device) -> int:
+    """Visible devices, beside this one, whose memory it can read: over NVLink or PCIe, where isolation allows it."""
+    own = torch.cuda.current_device() if device.index is None else device.index
+    others = (other for other in range(torch.cuda.device_count()) if other != own)
+    return sum(torch.cuda.can_device_access_peer(own, other) for other in others)
 
 
 def _cpu_model() -> str:
@@ -182,8 +215,8 @@ def runtime(device: torch.device) -> dict[str, str]:
 
 
 def environment(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The allow-listed ones."""
-    return {name: value for name, value in sorted(variables) if _allowed(name)}
+    """The allow-listed ones, without those of PLACES."""
+    return {name: value for name, value in sorted(variables) if _allowed(name) and name not in PLACES}
 
 
 def _allowed(name: str) -> bool:
@@ -218,9 +251,25 @@ def _data(training: Training) -> dict[str, str]:
     return {"stream": f"seed {data.stream_seed}, numpy {np.__version__.split('.')[0]}"}
 
 
-def placement(device: torch.device) -> dict[str, str]:
-    """Where this rank ran."""
+def placement(device: torch.device, variables: Mapping[str, str]) -> dict[str, str]:
+    """Where this rank ran. node: the scheduler's name of it, for a container may have a host name of its own. boot: the
+    kernel's id of this start of the machine, the same in all its containers."""
     found = {"host": socket.gethostname(), "pid": str(os.getpid()), "kernel": platform.release()}
+    found["node"] = found["host"]
+    found |= {name: variables[variable] for name, variable in _SCHEDULED.items() if variables.get(variable)}
+    found |= {name: variables[name] for name in PLACES if name in variables}
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    if boot.exists():
+        found["boot"] = boot.read_text().strip()
     if device.type == "cuda":
-        found["gpu-uuid"] = str(torch.cuda.get_device_properties(device).uuid)
+        found |= gpu_place(torch.cuda.get_device_properties(device))
+    return found
+
+
+def gpu_place(properties: Any) -> dict[str, str]:
+    """UUID and PCI bus id as nvidia-smi writes it (`00000000:1B:00.0`). Older torch knows no bus id."""
+    found = {"gpu-uuid": str(properties.uuid)}
+    if hasattr(properties, "pci_bus_id"):
+        bus, device = f"{properties.pci_bus_id:02X}", f"{properties.pci_device_id:02X}"
+        found["gpu-bus"] = f"{properties.pci_domain_id:08X}:{bus}:{device}.0"
     return found
