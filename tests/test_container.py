@@ -130,10 +130,10 @@ def test_a_path_that_would_break_a_command_line_is_refused(path: str) -> None:
 # Charliecloud for real.
 
 SIGNALS = """
-import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: (print("saw TERM", flush=True), sys.exit(5)))
-signal.signal(signal.SIGUSR1, lambda *_: print("saw USR1", flush=True))
-print("up", flush=True)
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"saw TERM\\n"), sys.exit(5)))
+signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"saw USR1\\n"))
+os.write(1, b"up\\n")
 time.sleep(30)
 """
 
@@ -198,7 +198,7 @@ def command(image: Image, *words: str, mounts: Sequence[Mount] = ()) -> tuple[li
 
 def run(image: Image, *words: str, mounts: Sequence[Mount] = ()) -> subprocess.CompletedProcess[str]:
     line, environment = command(image, *words, mounts=mounts)
-    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(line, env=environment, cwd="/tmp", capture_output=True, text=True, timeout=60, check=False)
 
 
 def start(image: Image, *words: str) -> subprocess.Popen[str]:

@@ -139,7 +139,11 @@ def test_a_tag_is_resolved_by_whichever_client_is_there(tmp_path: Path, tools: P
     assert said.endswith(f"image: debian:12@{DIGEST}")
 
 
-@pytest.mark.parametrize("script", ["echo no such tag >&2; exit 1", "echo no such tag"], ids=["fails", "prose"])
+@pytest.mark.parametrize(
+    "script",
+    ["echo no such tag >&2; exit 1", "echo no such tag", f"echo {DIGEST}; echo no such tag >&2; exit 1"],
+    ids=["fails", "prose", "fails-late"],
+)
 def test_a_client_that_gives_no_digest_is_quoted(tmp_path: Path, tools: Path, script: str) -> None:
     client(tools, "crane", script)
     with pytest.raises(ImageError, match=r"'debian:12', must be resolved .* crane says: no such tag; install"):

@@ -5,7 +5,8 @@ folder is imported; the image is read-only; home and user site-packages stay out
 /dev/shm are the node's, which NCCL and gloo need; variables of the task (SLURM_*, CUDA_VISIBLE_DEVICES) get through;
 signals that Slurm sends to the step reach the rank, and its exit status comes back.
 
-Every engine but charliecloud was read and not run here: pyxis 0.20 with enroot 3.4 to 4.1, apptainer 1.2, podman 4.
+Charliecloud was run here. Of pyxis 0.24, enroot 3.4 to 4.1 and apptainer 1.5 the source was read; podman (4) was
+neither run nor read.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from samebits.problem import Problem
-from samebits.rules import evidence, layout, training
+from samebits.rules import container, evidence, layout, training
 from samebits.sections import Recipe
 
 Rule = Callable[[Recipe], Iterator[Problem]]
@@ -57,6 +57,11 @@ RULES: dict[str, Rule] = {
     "fault-batch": evidence.fault_batch,
     "waivers": evidence.waivers,
     "pins": evidence.pins,
+    "container-image": container.container_image,
+    "container-python": container.container_python,
+    "cluster-world": container.cluster_world,
+    "cluster-placement": container.cluster_placement,
+    "cluster-slurm": container.cluster_slurm,
 }
 
 
