@@ -27,9 +27,18 @@ def run(mode: str, arguments: list[str]) -> int:
     parser.add_argument("arm")
     for option in ("--results", "--stamp", "--log"):
         parser.add_argument(option, type=Path, required=True)
+    parser.add_argument("--cluster", type=Path)
     given = parser.parse_args(arguments)
     command = [sys.executable, str(STUB), mode]
-    return verb.run(given.recipe, given.arm, given.results, stamp=given.stamp, log=given.log, command=command)
+    return verb.run(
+        given.recipe,
+        given.arm,
+        given.results,
+        stamp=given.stamp,
+        log=given.log,
+        cluster=given.cluster,
+        command=command,
+    )
 
 
 def collect(_: str, arguments: list[str]) -> int:

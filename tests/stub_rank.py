@@ -1,11 +1,13 @@
 """A rank that trains nothing: `python stub_rank.py MODE ARTIFACT`, with the environment and the files of a real one.
 
 MODE: `ok`, `slow` (a step takes 0.5 s), `hang` (after the first step), `kill`, `raise`, `silent`, `environment`,
-`port` (rank 0 finds its port taken, once), `helper` (leaves a child behind).
+`port` (rank 0 finds its port taken, once), `helper` (leaves a child behind), `stuck` (rank 1 stands still, the others
+wait for it as if in a collective), `memory` (rank 1 takes 2 GB), `wait` (in step 1, until the file `go` lies beside the artifact).
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -17,7 +19,8 @@ from pathlib import Path
 
 def main(mode: str, folder: Path) -> None:
     plan = json.loads((folder / "plan.json").read_text())
-    rank = int(os.environ["RANK"])
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    rank = int(os.environ.get("RANK") or os.environ["SLURM_PROCID"])
     first, last, every = plan["first_step"], plan["last_step"], plan["recipe"]["checkpoint"]["every"]
     with (folder / "starts").open("a") as stream:
         stream.write(f"{rank} {os.getpid()} {os.environ['SAMEBITS_LAUNCH']} {os.environ['MASTER_PORT']}\n")
@@ -29,7 +32,7 @@ def main(mode: str, folder: Path) -> None:
                 stream.write(f"{step} {first} {last} {step / 10:.3f}\n")
             if plan["keep_checkpoints"] and step and step % every == 0:
                 (folder / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
-        at_step(mode, rank, step)
+        at_step(mode, folder, rank, step)
     if mode != "silent":
         (folder / f"rank-{rank:05d}.fp").write_bytes(b"stub")
 
@@ -46,15 +49,33 @@ def begin(mode: str, folder: Path, rank: int) -> None:
         (folder / f"helper-{rank}").write_text(str(helper.pid))
 
 
+def stand_still() -> None:
+    time.sleep(600)
+
+
+def wait_for_others() -> None:
+    """Its innermost frame is one of torch's collectives, as far as a stack tells."""
+    code = compile("def all_reduce():\n    time.sleep(600)\nall_reduce()", "/site/torch/distributed/c10d.py", "exec")
+    exec(code, {"time": time})
+
+
 def plan_world(folder: Path) -> int:
     return int(json.loads((folder / "plan.json").read_text())["recipe"]["parallel"]["world"])
 
 
-def at_step(mode: str, rank: int, step: int) -> None:
+def at_step(mode: str, folder: Path, rank: int, step: int) -> None:
+    while mode == "wait" and step == 1 and not (folder.parent / "go").exists():
+        time.sleep(0.1)
     if mode == "slow":
         time.sleep(0.5)
     if mode == "hang" and step == 1:
         time.sleep(600)
+    if mode == "stuck" and step == 2:
+        stand_still() if rank == 1 else wait_for_others()
+    if mode == "memory" and step == 1 and rank == 1:
+        taken = bytearray(2_000_000_000)
+        taken[::4096] = b"1" * len(taken[::4096])
+        time.sleep(30)
     if step == 3 and rank == 1 and mode == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if step == 3 and rank == 1 and mode == "raise":

@@ -69,7 +69,7 @@ def test_without_a_section_cluster_ranks_fill_the_sites_nodes(
 def test_ranks_that_do_not_fill_whole_nodes_are_refused(tmp_path: Path) -> None:
     recipe = builders.recipe(parallel={"world": 6, "data": 6}, data={"global_batch": 12})
     with pytest.raises(
-        ClusterError, match="parallel.world is 6, must be a multiple of the cluster file's ranks_per_node"
+        ClusterError, match=r"parallel.world is 6, must be a multiple of the cluster file's ranks_per_node"
     ):
         clusters.facts(tmp_path, ranks_per_node=4).layout(recipe)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from samebits.strict import Count, Section
+from samebits.strict import Count, Positive, Section
 
 Placement = Literal["any", "same-nodes", "other-nodes"]
 
@@ -18,7 +18,7 @@ class Launch(Section):
     """An arm that runs longer is ended."""
     threads: Count
     """Compute threads per rank (OMP_NUM_THREADS and torch)."""
-    hang_minutes: Count = 30
+    hang_minutes: Positive = 30.0
     """An arm that ends no step for so long is asked for its stacks and ended."""
 
 

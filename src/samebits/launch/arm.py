@@ -69,8 +69,8 @@ class _Arm:
         self.interrupts: list[int] = []
 
     def run(self, together: Sequence[Plan]) -> Outcome:
-        self._executor.check(self._plan)
         self._artifact.folder.parent.mkdir(parents=True, exist_ok=True)
+        self._executor.check(self._plan, self._artifact)
         with contextlib.ExitStack() as held:
             for plan in together:
                 held.enter_context(deciding(self._starting.artifact(plan), lambda: bool(self.interrupts)))

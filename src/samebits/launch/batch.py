@@ -18,7 +18,7 @@ from samebits.launch import ending, environment, failure, job, step, traces
 from samebits.launch.job import Outcome
 from samebits.launch.local import GRACE_SECONDS, PORT_TRIES
 from samebits.launch.patience import Patience
-from samebits.launch.slurm import SlurmError, names
+from samebits.launch.slurm import SlurmError, names, view
 from samebits.launch.step import Meeting, Stage
 from samebits.plan import Plan
 
@@ -45,6 +45,10 @@ def run_arms(starts: Sequence[tuple[str, str]], stage: Stage) -> None:
                 continue
             started = time.monotonic()
             message = refusal or _Arm(artifact, launch, stage, signals).run()
+            if message and _ends():
+                # Slurm knows best why, and may start the job again.
+                print(f"{artifact.folder}: Slurm ends this job\n{message}", flush=True)
+                return
             _say(artifact, launch, message, time.monotonic() - started)
 
 
@@ -194,6 +198,14 @@ def _wait(srun: subprocess.Popen[bytes], seconds: float) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
+
+
+def _ends() -> bool:
+    """Whether Slurm is about to end this job: its limit, a cancellation, a preemption, a lost node."""
+    try:
+        return view(_job()).state not in ("RUNNING", "SUSPENDED")
+    except SlurmError:
+        return False
 
 
 def _job() -> str:

@@ -62,7 +62,7 @@ def of_time(artifact: Artifact, world: int, minutes: int) -> str:
     )
 
 
-def of_hang(artifact: Artifact, world: int, minutes: int) -> str:
+def of_hang(artifact: Artifact, world: int, minutes: float) -> str:
     """After the ranks were asked for their stacks."""
     steps = {rank: _last_step(artifact.fingerprint(rank)) for rank in range(world)}
     seen = {rank: stacks.read(artifact.log(rank)) for rank in range(world)}
@@ -71,7 +71,7 @@ def of_hang(artifact: Artifact, world: int, minutes: int) -> str:
     shown = artifact.log(named[0] if named else 0)
     return "\n".join(
         [
-            f"arm {artifact.folder.name}: no step for {minutes} minutes (launch.hang_minutes), ended{blamed}",
+            f"arm {artifact.folder.name}: no step for {minutes:g} minutes (launch.hang_minutes), ended{blamed}",
             *(f"  ranks {ranks_text(ranks)} stand at {place}" for place, ranks in stacks.grouped(seen)[:_PLACES]),
             *quoted(shown, last_lines(shown)),
             f"Last recorded: {_reached(artifact, world)}. All stacks are in {shown.parent}. Mend the cause, or "

@@ -18,7 +18,7 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import allocation, slurm
+from samebits.launch import allocation, seen, slurm
 from samebits.launch.batch import run_arms
 from samebits.launch.cluster import ClusterFile
 from samebits.launch.code import freeze
@@ -60,8 +60,8 @@ class Job(Protocol):
 class Executor(Protocol):
     """Where jobs run."""
 
-    def check(self, plan: Plan) -> None:
-        """Raises LaunchError for an arm that cannot run here; before anything is written."""
+    def check(self, plan: Plan, artifact: Artifact) -> None:
+        """Raises LaunchError, ClusterError or ImageError for an arm that cannot run here; before it is submitted."""
 
     def submit(self, request: Request, echo: Echo) -> Job:
         """The job has an id when this returns. Raises LaunchError where it is refused."""
@@ -73,7 +73,7 @@ class Executor(Protocol):
 class LocalExecutor:
     """Jobs on this machine, through submitit's local executor."""
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Plan, artifact: Artifact) -> None:
         if container := plan.recipe.container:
             raise LaunchError(
                 f"{plan.recipe.name}: container.image is {container.image}, which is entered on a cluster only; give "
@@ -103,8 +103,13 @@ class SlurmExecutor:
     def __init__(self, facts: ClusterFile) -> None:
         self._facts = facts
 
-    def check(self, plan: Plan) -> None:
-        allocation.stage(self._facts, plan, Path())
+    def check(self, plan: Plan, artifact: Artifact) -> None:
+        results = artifact.folder.parent.parent
+        image = allocation.stage(self._facts, plan, results).image
+        # Files that lie on the nodes alone are checked there alone.
+        here = image is not None and image.file is not None and image.file.exists()
+        if image is not None and (here or self._facts.verify_image == "first-node"):
+            seen.check(image, results / ".images.json")
 
     def submit(self, request: Request, echo: Echo) -> SlurmJob:
         for start in request.starts:
