@@ -2,7 +2,8 @@
 
 MODE: `ok`, `slow` (a step takes 0.5 s), `hang` (after the first step), `kill`, `raise`, `silent`, `environment`,
 `port` (rank 0 finds its port taken, once), `helper` (leaves a child behind), `stuck` (rank 1 stands still, the others
-wait for it as if in a collective), `memory` (rank 1 takes 2 GB), `wait` (in step 1, until the file `go` lies beside the artifact).
+wait for it as if in a collective), `memory` (rank 1 takes 2 GB), `wait` (in step 1, until the file `go` lies beside the
+artifact).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def stage(facts: ClusterFile, plan: Plan, folder: Path, request: Request | None 
         options=(*facts.slurm_of(recipe).srun, *entry.srun),
         prefix=entry.command,
         command=(request.command if request and request.command else (python, *_RANK)),
-        outside={**outside, **entry.environment},
+        outside={**entry.environment, **outside},
         interface=facts.interface,
         image=pinned,
         verify=facts.verify_image,
