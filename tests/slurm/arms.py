@@ -95,6 +95,7 @@ class Waiting:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
+        print(said)
         return self.process.returncode, said
 
     def interrupt(self) -> None:

@@ -1,4 +1,5 @@
-"""A real Slurm of several nodes on one machine, for tests: each node is a slurmd with its own network and host name.
+"""A real Slurm of several nodes on one machine, for tests: each node is a slurmd with its own network, host name and
+boot id, by which samebits tells machines apart.
 
 By hand, as root:
 
@@ -31,6 +32,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -268,8 +270,11 @@ class Cluster:
             call("sacctmgr", "-i", *line.split())
 
     def _start_node(self, node: str) -> None:
-        enter = ("nsenter", f"--net=/run/netns/{_namespace(node)}", "unshare", "--uts")
-        self._spawn(f"slurmd.{node}", *enter, "sh", "-c", f"hostname {node} && exec slurmd -D -N {node}")
+        enter = ("nsenter", f"--net=/run/netns/{_namespace(node)}", "unshare", "--uts", "--mount")
+        boot = self.folder / f"boot-{node}"
+        boot.write_text(f"{uuid.uuid4()}\n")
+        become = f"hostname {node} && mount --bind {shlex.quote(str(boot))} /proc/sys/kernel/random/boot_id"
+        self._spawn(f"slurmd.{node}", *enter, "sh", "-c", f"{become} && exec slurmd -D -N {node}")
 
     def _spawn(self, name: str, *argv: str, keep: int | None = None) -> None:
         _spawn(name, argv, self.folder / "log" / f"{name}.err", keep)

@@ -99,8 +99,12 @@ class _Signals:
     def message(self, arm: str) -> str:
         if self.seen is None:
             return ""
-        how = "Slurm's time limit is near" if self.seen is signal.SIGUSR2 else "was cancelled or preempted"
-        return f"arm {arm}: {how} ({self.seen.name}), {failure.AGAIN}"
+        if self.seen is signal.SIGUSR2:
+            return (
+                f"arm {arm}: job {_job()}: Slurm's time limit is near (SIGUSR2), ended; raise launch.time_minutes, "
+                f"from which the job's limit follows, {failure.AGAIN}"
+            )
+        return f"arm {arm}: job {_job()}: was cancelled or preempted ({self.seen.name}), {failure.AGAIN}"
 
 
 class _Arm:

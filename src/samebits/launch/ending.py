@@ -14,7 +14,7 @@ from samebits.launch.slurm import View
 
 _TASKS = re.compile(r"^srun: error: (?P<node>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<how>.+)$")
 _STATUS = re.compile(r"Exited with exit code (\d+)")
-_MEMORY = re.compile(r"oom.kill|out of memory|exceeded memory limit", re.IGNORECASE)
+_MEMORY = re.compile(r"oom.kill|out of memory|exceeded (job |step )?memory limit", re.IGNORECASE)
 _NODE = re.compile(r"Node failure on (?P<node>\S+)|DUE TO NODE FAILURE", re.IGNORECASE)
 _SIGNALS = {name: number for number in signal.valid_signals() if (name := signal.strsignal(number))}
 _PEER_GONE = re.compile(r"closed by peer|reset by peer|DistBackendError|DistNetworkError|peer went away|Broken pipe")
@@ -44,7 +44,9 @@ def of_rank(artifact: Artifact, said: Sequence[str], job: str) -> str:
     found = _blamed(artifact, ended(said))
     rank = found.ranks[0]
     place = f"{found.node} (job {job})"
-    if found.status is None or (found.status == -signal.SIGKILL and any(_MEMORY.search(line) for line in said)):
+    # slurmstepd speaks on the standard error of the step's tasks.
+    heard = [*said, *failure.last_lines(artifact.log(rank))]
+    if found.status is None or (found.status == -signal.SIGKILL and any(map(_MEMORY.search, heard))):
         return of_memory(artifact, rank, place)
     return failure.of_rank(artifact, rank, found.status, place)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -174,7 +175,9 @@ class SlurmExecutor:
 
     def _executor(self, request: Request) -> Any:
         try:
-            executor = submitit.SlurmExecutor(request.starts[0].artifact.launch)
+            # exec: Slurm's signals to the batch step reach its first process alone, and a shell would die of them.
+            python = f"exec {shlex.quote(sys.executable)}"
+            executor = submitit.SlurmExecutor(request.starts[0].artifact.launch, python=python)
         except RuntimeError as error:
             raise LaunchError(f"`srun` is not on PATH; start on a host that can submit to Slurm ({error})") from error
         given = allocation.parameters(self._facts, request)
