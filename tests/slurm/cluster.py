@@ -92,7 +92,7 @@ def missing() -> str | None:
 class Cluster:
     """Starts with `with` or `start`, ends with `stop`, at the latest when this process ends."""
 
-    def __init__(self, folder: Path, nodes: int = 4, cpus: int = 4, accounting: bool = True) -> None:
+    def __init__(self, folder: Path, nodes: int = 4, cpus: int = 16, accounting: bool = True) -> None:
         self.folder = folder.absolute()
         self.nodes = tuple(f"n{k}" for k in range(1, nodes + 1))
         self.cpus = cpus

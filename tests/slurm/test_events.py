@@ -273,7 +273,6 @@ def test_while_the_controller_is_away_no_second_job_is_submitted(lab: Lab, clust
     [
         ({"partition": "main", "account": "nobody"}, 2, "Invalid account"),
         ({"partition": "nowhere"}, 2, "invalid partition"),
-        ({"partition": "main"}, 40, "cluster.nodes"),
         ({"partition": "main", "qos": "gold"}, 2, "qos"),
     ],
 )
@@ -306,9 +305,20 @@ def test_a_rank_that_is_cancelled_with_scontrol_requeue_begins_again(lab: Lab, c
     assert_one_start(lab)
 
 
-def test_64_ranks_on_four_nodes(tmp_path: Path, cluster: Cluster) -> None:
+def test_a_job_that_slurm_takes_and_can_never_start_is_cancelled(tmp_path: Path, cluster: Cluster) -> None:
+    lab = Lab(tmp_path, "ok", parallel={"world": 40, "data": 40}, data={"global_batch": 80})
+    status, said = lab.run()
+
+    assert status == TROUBLE
+    assert "Slurm took it and can never start it (PartitionConfig), cancelled; ask for fewer" in said
+    assert "cluster.nodes" in said
+    assert live(cluster) == []
+
+
+def test_64_ranks_on_four_nodes(tmp_path: Path) -> None:
     split, sections = {"world": 64, "data": 64}, {"nodes": 4, "ranks_per_node": 16}
-    lab = Lab(tmp_path, "ok", parallel=split, data={"global_batch": 128}, cluster=sections)
+    slurm = {"partition": "main", "sbatch": {"mem": "2G"}}
+    lab = Lab(tmp_path, "ok", {"slurm": slurm}, parallel=split, data={"global_batch": 128}, cluster=sections)
     status, said = lab.run()
 
     assert status == 0, said

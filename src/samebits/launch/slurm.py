@@ -15,6 +15,14 @@ ENDED = frozenset(
 )
 """States from which a job does not come back; GONE is ours: Slurm no longer knows it."""
 
+HOPELESS = frozenset(
+    (
+        *("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "AccountNotAllowed"),
+        *("InvalidAccount", "InvalidQOS", "QOSNotAllowed"),
+    )
+)
+"""Reasons for which a job waits for ever."""
+
 _ANSWER_SECONDS = 60
 _UNKNOWN_JOB = re.compile("Invalid job id", re.IGNORECASE)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import ending, progress, slurm
+from samebits.launch import allocation, ending, progress, slurm
 from samebits.launch.job import LaunchError, read_outcome
 from samebits.launch.slurm import SlurmError, View
 
 _CANCEL_SECONDS = 180
+_LOOKS = 3
 _SOON_SECONDS = 0.5
 """Between two questions once the arm has said how it ended."""
 
@@ -26,6 +27,8 @@ class SlurmJob:
         self._asked = float("-inf")
         self._view = View(state="PENDING")
         self._trouble = ""
+        self._hopeless = 0
+        self._never = ""
 
     @property
     def id(self) -> str:
@@ -45,7 +48,17 @@ class SlurmJob:
         except SlurmError as error:
             self._trouble = str(error)
             return True
+        self._give_up()
         return self._view.live
+
+    def _give_up(self) -> None:
+        """Ends a job that Slurm took and can never start. After several looks: the first reason may be a passing one."""
+        waits = self._view.state == "PENDING" and self._view.reason in slurm.HOPELESS
+        self._hopeless = self._hopeless + 1 if waits else 0
+        if self._hopeless == _LOOKS:
+            self._never = self._view.reason
+            self.cancel()
+            self._view = View(state="CANCELLED")
 
     def waits(self, seconds: float) -> str:
         if self._trouble:
@@ -72,4 +85,9 @@ class SlurmJob:
         )
 
     def last_words(self) -> str:
+        if self._never:
+            return (
+                f"arm {self._artifact.folder.name}: job {self._id}: Slurm took it and can never start it "
+                f"({self._never}), cancelled; {allocation.advice('node')}"
+            )
         return ending.of_job(self._artifact, self._id, self._log, self._view)
