@@ -25,7 +25,9 @@ def artifact(tmp_path: Path) -> Artifact:
     ("line", "node", "ranks", "status"),
     [
         ("srun: error: n2: task 3: Exited with exit code 1", "n2", (3,), 1),
-        ("srun: error: n2: tasks 0-2,5: Exited with exit code 137", "n2", (0, 1, 2, 5), 137),
+        ("srun: error: n2: tasks 0-2,5: Exited with exit code 3", "n2", (0, 1, 2, 5), 3),
+        ("srun: error: n2: task 1: Exited with exit code 137", "n2", (1,), -9),
+        ("srun: error: n2: task 1: Exited with exit code 255", "n2", (1,), 255),
         ("srun: error: n1: task 1: Killed", "n1", (1,), -9),
         ("srun: error: n1: task 1: Segmentation fault (core dumped)", "n1", (1,), -11),
         ("srun: error: n1: task 0: Aborted", "n1", (0,), -6),

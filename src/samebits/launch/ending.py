@@ -132,8 +132,10 @@ def _blamed(artifact: Artifact, found: Sequence[Ended]) -> Ended:
 
 
 def _status(how: str) -> int | None:
-    if status := _STATUS.search(how):
-        return int(status[1])
+    if found := _STATUS.search(how):
+        status = int(found[1])
+        # Some engines end so where what they run was killed.
+        return 128 - status if status - 128 in signal.valid_signals() else status
     if "out of memory" in how.lower():
         return None
     # `Killed`, `Segmentation fault (core dumped)`
