@@ -66,10 +66,12 @@ class _Arm:
         self._echo = echo
         self._executor = executor
         self._starting = starting
+        self._place = ""
         self.interrupts: list[int] = []
 
     def run(self, together: Sequence[Plan]) -> Outcome:
         self._artifact.folder.parent.mkdir(parents=True, exist_ok=True)
+        self._place = self._executor.place(self._plan)
         self._executor.check(self._plan, self._artifact)
         with contextlib.ExitStack() as held:
             for plan in together:
@@ -86,7 +88,9 @@ class _Arm:
         job = self._executor.attach(self._artifact, record) if record else None
         if record is None or job is None:
             return None
-        if changes := plan_changes(self._plan, self._artifact) or surrounding_changes(self._plan, self._artifact):
+        if changes := plan_changes(self._plan, self._artifact) or surrounding_changes(
+            self._plan, self._artifact, self._place
+        ):
             raise LaunchError(
                 f"arm {self._plan.arm}: job {job.id}, submitted {record.submitted}, still runs it as it was before "
                 f"({changes[0]}); wait for it, or end it with `{job.way_to_end}`, then start again"
@@ -96,7 +100,7 @@ class _Arm:
 
     def _kept(self) -> Outcome | None:
         """The earlier outcome, if it stands. Otherwise says why not."""
-        outcome, reasons = read_outcome(self._artifact), reasons_to_run(self._plan, self._artifact)
+        outcome, reasons = read_outcome(self._artifact), reasons_to_run(self._plan, self._artifact, self._place)
         if outcome is not None and not reasons:
             self._echo.line(f"arm {self._plan.arm}: kept, unchanged since {outcome.ended}")
             return outcome
@@ -111,7 +115,7 @@ class _Arm:
             again = plan.restore is not None and any(
                 Path(plan.restore).is_relative_to(self._folder(of)) for of in wanted
             )
-            due = again or bool(reasons_to_run(plan, self._starting.artifact(plan)))
+            due = again or bool(reasons_to_run(plan, self._starting.artifact(plan), self._place))
             if plan.arm == self._plan.arm or (due and not self._runs(plan)):
                 wanted.append(plan)
         return wanted

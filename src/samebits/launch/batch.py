@@ -33,6 +33,10 @@ def run_arms(starts: Sequence[tuple[str, str]], stage: Stage) -> None:
     """
     again = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     signals = _Signals()
+    artifacts = [Artifact(Path(folder)) for folder, _ in starts]
+    if again and all(map(job.finished, artifacts)):
+        print("every arm of this job had finished; nothing is run", flush=True)
+        return
     launched = [(Artifact(Path(folder)), job.resumed_as(launch, again)) for folder, launch in starts]
     if again:
         for artifact, launch in launched:

@@ -32,7 +32,8 @@ class LaunchError(RuntimeError):
 class JobRecord:
     """launch: id of this start, also in every rank's header. key: `arms.key` at the time. restored: launch id of the
     arm whose checkpoint this one starts from. submitted: local time. job: the executor's id; None: about to be
-    submitted. lead: the arm, of several in one job, whose folder holds the job's own files; None: this one."""
+    submitted. lead: the arm, of several in one job, whose folder holds the job's own files; None: this one. place:
+    where it runs, in words."""
 
     launch: str
     key: str
@@ -40,6 +41,7 @@ class JobRecord:
     submitted: str
     job: str | None = None
     lead: str | None = None
+    place: str = ""
 
     def write(self, artifact: Artifact) -> None:
         _write(_record_path(artifact), self)
@@ -72,6 +74,12 @@ def read_outcome(artifact: Artifact) -> Outcome | None:
 def resumed_as(launch: str, again: int) -> str:
     """Launch id of a job that Slurm has started `again` times since it was submitted as `launch`."""
     return f"{launch}.{again}" if again else launch
+
+
+def finished(artifact: Artifact) -> bool:
+    """Whether its latest start has ended well."""
+    record, outcome = read_record(artifact), read_outcome(artifact)
+    return record is not None and outcome is not None and outcome.ok and outcome.launch == record.launch
 
 
 def renew(artifact: Artifact, launch: str) -> bool:

@@ -12,14 +12,14 @@ from samebits.launch.job import read_outcome, read_record
 from samebits.plan import Plan, PlanError
 
 
-def reasons_to_run(plan: Plan, artifact: Artifact) -> list[str]:
-    """Why what lies in the folder cannot stand for this plan, a line each; empty: it can."""
+def reasons_to_run(plan: Plan, artifact: Artifact, place: str) -> list[str]:
+    """Why what lies in the folder cannot stand for this plan, a line each; empty: it can. place: where it would run."""
     outcome = read_outcome(artifact)
     if outcome is None:
         return ["its last start did not finish" if artifact.plan.exists() else "it has not run yet"]
     if not outcome.ok:
         return [f"its last start failed: {outcome.message.splitlines()[0]}"]
-    return plan_changes(plan, artifact) or _losses(plan, artifact) or surrounding_changes(plan, artifact)
+    return plan_changes(plan, artifact) or _losses(plan, artifact) or surrounding_changes(plan, artifact, place)
 
 
 def launch_restored(plan: Plan) -> str | None:
@@ -50,10 +50,12 @@ def _losses(plan: Plan, artifact: Artifact) -> list[str]:
     ]
 
 
-def surrounding_changes(plan: Plan, artifact: Artifact) -> list[str]:
+def surrounding_changes(plan: Plan, artifact: Artifact, place: str) -> list[str]:
     record = read_record(artifact)
     if record is None or record.key != arms.key(plan.recipe, plan.arm):
         return ["the software, or samebits itself, is not what it ran with"]
+    if record.place != place:
+        return [f"it ran on {record.place}, and is to run on {place}"]
     if record.restored != launch_restored(plan):
         return [f"arm {arms.needs(plan)[0]} has run again, and with it the checkpoint that this arm starts from"]
     return []

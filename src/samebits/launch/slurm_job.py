@@ -52,7 +52,7 @@ class SlurmJob:
         return self._view.live
 
     def _give_up(self) -> None:
-        """Ends a job that Slurm took and can never start. After several looks: the first reason may be a passing one."""
+        """Ends a job that Slurm took and can never start. After some looks: the first reason may be a passing one."""
         waits = self._view.state == "PENDING" and self._view.reason in slurm.HOPELESS
         self._hopeless = self._hopeless + 1 if waits else 0
         if self._hopeless == _LOOKS:

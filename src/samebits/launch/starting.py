@@ -70,7 +70,7 @@ class Starting:
         self._echo.line(f"arm {start.plan.arm}: what was there is now in {aside}; it starts from nothing")
 
     def _submit(self, executor: Executor, starts: tuple[Start, ...]) -> Job:
-        records = {}
+        records, place = {}, executor.place(starts[0].plan)
         for start in starts:
             start.artifact.launch.mkdir(parents=True, exist_ok=True)
             write_whole(start.artifact.plan, start.plan.to_json().encode())
@@ -79,7 +79,7 @@ class Starting:
             key = arms.key(start.plan.recipe, start.plan.arm)
             # Before and after: whoever dies in between leaves a job that is found by its launch, or gives up.
             records[start.launch] = JobRecord(
-                launch=start.launch, key=key, restored=restored, submitted=now(), lead=starts[0].plan.arm
+                launch=start.launch, key=key, restored=restored, submitted=now(), lead=starts[0].plan.arm, place=place
             )
             records[start.launch].write(start.artifact)
         job = executor.submit(self._request(starts), self._echo)

@@ -64,6 +64,9 @@ class Executor(Protocol):
     def check(self, plan: Plan, artifact: Artifact) -> None:
         """Raises LaunchError, ClusterError or ImageError for an arm that cannot run here; before it is submitted."""
 
+    def place(self, plan: Plan) -> str:
+        """Where it runs the plan's arm, in words; other words are another place. Raises ClusterError."""
+
     def submit(self, request: Request, echo: Echo) -> Job:
         """The job has an id when this returns. Raises LaunchError where it is refused."""
 
@@ -80,6 +83,9 @@ class LocalExecutor:
                 f"{plan.recipe.name}: container.image is {container.image}, which is entered on a cluster only; give "
                 "a cluster file (`--cluster profiles/slurm/cluster.yaml`), or leave the section container out"
             )
+
+    def place(self, plan: Plan) -> str:
+        return "this machine"
 
     def submit(self, request: Request, echo: Echo) -> LocalJob:
         (start,) = request.starts
@@ -111,6 +117,11 @@ class SlurmExecutor:
         here = image is not None and image.file is not None and image.file.exists()
         if image is not None and (here or self._facts.verify_image == "first-node"):
             seen.check(image, results / ".images.json")
+
+    def place(self, plan: Plan) -> str:
+        nodes, ranks = self._facts.layout(plan.recipe)
+        image = f", in the image by {self._facts.engine}" if plan.recipe.container else ""
+        return f"{nodes} node{'s' if nodes > 1 else ''} of a cluster, {ranks} ranks each{image}"
 
     def submit(self, request: Request, echo: Echo) -> SlurmJob:
         for start in request.starts:

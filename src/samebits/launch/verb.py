@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from samebits import arms, recipe
+from samebits import arms, determinism, recipe
 from samebits.artifact.folder import Artifact, write_whole
 from samebits.launch.arm import CancelledError, run_arm
 from samebits.launch.cluster import ClusterError, load
@@ -79,6 +79,8 @@ def _wanted(path: Path, arm: str, results: Path, fault: Fault | None) -> list[Pl
 
 def _run(wanted: list[Plan], results: Path, cluster: Path | None, command: Sequence[str] | None, echo: Echo) -> Outcome:
     plan, *together = wanted
+    for warning in determinism.warnings(determinism.environment(plan.recipe.determinism)):
+        echo.line(f"warning: {warning}")
     artifact = Artifact(arms.artifact_folder(results, plan.recipe.name, plan.arm))
     if cluster is None:
         return run_arm(plan, artifact, echo=echo, command=command)
