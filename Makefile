@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-SOURCES := src tests bench
+SOURCES := src tests bench containers
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint bench

@@ -1,9 +1,9 @@
 # The training image: NVIDIA's PyTorch image, by digest, and Megatron Core in the version that samebits supports.
 # Transformer Engine comes with the base. Nothing of samebits goes in: it is mounted.
 #
-#   podman build --build-arg BASE=nvcr.io/nvidia/pytorch@sha256:... -f containers/megatron.Dockerfile -t megatron .
+#   podman build --build-arg BASE=registry.example/nvidia/pytorch@sha256:... -f containers/megatron.Dockerfile -t megatron .
 #
-# The digest of a tag: `samebits image lock nvcr.io/nvidia/pytorch:TAG`. There is no default that could be
+# The digest of a tag: `samebits image lock registry.example/nvidia/pytorch:TAG`. There is no default that could be
 # pulled, for a tag can change.
 ARG BASE=must-be-given-by-digest
 FROM ${BASE}

@@ -122,10 +122,10 @@ def arm(results: Path, wanted: Plan, mode: str = "ok", launch: str = JOB, **reco
     return artifact, launch
 
 
-def left_behind(artifact: Artifact, launch: str) -> None:
+def left_behind(artifact: Artifact, launch: str, *, ok: bool = False) -> None:
     """What an earlier start of the arm left, up to its outcome."""
     for rank in range(2):
         artifact.fingerprint(rank).write_bytes(b"of the earlier start")
     artifact.checkpoint(2).mkdir(parents=True)
     artifact.progress.write_text("4 1 4 0.4\n")
-    Outcome(ok=True, message="", launch=launch, ended="then", seconds=1.0).write(artifact)
+    Outcome(ok=ok, message="" if ok else "a peer went away", launch=launch, ended="then", seconds=1.0).write(artifact)

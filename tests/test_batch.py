@@ -117,6 +117,26 @@ def test_a_third_start_follows_a_second_one_that_ended_anywhere(site: Site, tmp_
     assert launches(artifact) == [f"{JOB}.2"] * 2
 
 
+def test_a_job_whose_arms_had_all_finished_runs_nothing_when_slurm_starts_it_again(site: Site, tmp_path: Path) -> None:
+    starts = [batching.arm(tmp_path, launching.plan(name), launch=f"{JOB}-{name}") for name in ("reference", "twin-1")]
+    for artifact, launch in starts:
+        batching.left_behind(artifact, launch, ok=True)
+    before = content(tmp_path / "smoke")
+    said = site.run(starts, **AGAIN)
+
+    assert said == "every arm of this job had finished; nothing is run\n"
+    assert content(tmp_path / "smoke") == before
+
+
+def test_all_arms_of_a_job_begin_again_where_one_had_not_finished(site: Site, tmp_path: Path) -> None:
+    starts = [batching.arm(tmp_path, launching.plan(name), launch=f"{JOB}-{name}") for name in ("reference", "twin-1")]
+    batching.left_behind(*starts[0], ok=True)
+    site.run(starts, **AGAIN)
+
+    assert [launches(artifact) for artifact, _ in starts] == [[f"{launch}.1"] * 2 for _, launch in starts]
+    assert [outcome(artifact).launch for artifact, _ in starts] == [f"{launch}.1" for _, launch in starts]
+
+
 @pytest.mark.parametrize(("before", "after"), [(f"{JOB}-0", f"{JOB}-0.1"), ("another-0", "another-0"), (None, None)])
 def test_an_arm_that_begins_again_starts_from_the_new_checkpoint_of_its_own_job(
     site: Site, tmp_path: Path, before: str | None, after: str | None
@@ -216,14 +236,13 @@ def test_a_signal_ends_the_ranks_and_every_arm_that_is_left_says_why(
     batch.process.send_signal(signum)
     batch.end()
 
-    assert outcome(first[0]).message.startswith(f"arm reference: job 7: {words}"[:40])
-    assert words in outcome(first[0]).message
-    assert words in outcome(second[0]).message
+    assert outcome(first[0]).message.startswith(f"arm reference: job 7: {words}")
+    assert outcome(second[0]).message.startswith(f"arm twin-1: job 7: {words}")
     assert launches(second[0]) == []
     assert_no_rank_lives(first[0])
 
 
-@pytest.mark.parametrize("state", ["COMPLETING", "PREEMPTED", "NODE_FAIL", "CANCELLED", "REQUEUED"])
+@pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "REQUEUED"])
 def test_while_slurm_ends_the_job_it_is_not_said_how_an_arm_ended(site: Site, tmp_path: Path, state: str) -> None:
     first = batching.arm(tmp_path, launching.plan(), "silent", launch=f"{JOB}-0")
     second = batching.arm(tmp_path, launching.plan("twin-1"), launch=f"{JOB}-1")

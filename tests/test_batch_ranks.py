@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 
@@ -107,8 +108,8 @@ def test_an_arm_starts_from_the_checkpoint_that_the_one_before_it_wrote(site: Si
 
 
 def test_an_arm_whose_checkpoint_was_not_written_says_so_and_starts_no_rank(site: Site, tmp_path: Path) -> None:
-    first = batching.arm(tmp_path, launching.plan(), "kill", launch=f"{JOB}-0")
-    (first[0].checkpoints.parent / "checkpoints").write_text("no folder, so that none is written")
+    without = dataclasses.replace(launching.plan(), keep_checkpoints=False)
+    first = batching.arm(tmp_path, without, "silent", launch=f"{JOB}-0")
     second = batching.arm(tmp_path, restored(tmp_path), launch=f"{JOB}-1", restored=f"{JOB}-0")
     third = batching.arm(tmp_path, launching.plan("bare"), launch=f"{JOB}-2")
     site.run([first, second, third])

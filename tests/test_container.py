@@ -21,7 +21,7 @@ from samebits.launch.image import Image, ImageError
 
 HEX = "ab" * 32
 FILE = Image("train.sqfs", f"sha256:{HEX}", Path("/images/train.sqfs"))
-REGISTRY = Image("nvcr.io/nvidia/pytorch", f"sha256:{HEX}")
+REGISTRY = Image("registry.example/nvidia/pytorch", f"sha256:{HEX}")
 MOUNTS = (Mount(Path("/work/results/x"), writable=True), Mount(Path("/work"), writable=False))
 ENGINES: tuple[Engine, ...] = typing.get_args(Engine)
 
@@ -44,7 +44,7 @@ PODMAN = (
 )
 PODMAN_END = (
     *("--volume=/work:/work:ro", "--volume=/work/results/x:/work/results/x"),
-    f"nvcr.io/nvidia/pytorch@sha256:{HEX}",
+    f"registry.example/nvidia/pytorch@sha256:{HEX}",
 )
 CHARLIECLOUD = (
     *("env", "--block-signal=HUP,INT,QUIT,TERM,USR1,USR2", "ch-run", "--cd=/"),
@@ -63,12 +63,12 @@ GOLDEN: list[tuple[Engine, Image, bool, Entry]] = [
     ("pyxis", FILE, False, Entry(srun=("--container-image=/images/train.sqfs", *PYXIS))),
     (
         *("pyxis", REGISTRY, False),
-        Entry(srun=(f"--container-image=nvcr.io#nvidia/pytorch:sha256:{HEX}", *PYXIS)),
+        Entry(srun=(f"--container-image=registry.example#nvidia/pytorch:sha256:{HEX}", *PYXIS)),
     ),
     ("apptainer", FILE, True, Entry(command=("apptainer", "exec", "--nv", *APPTAINER, "/images/train.sqfs"))),
     (
         *("apptainer", REGISTRY, False),
-        Entry(command=("apptainer", "exec", *APPTAINER, f"docker://nvcr.io/nvidia/pytorch@sha256:{HEX}")),
+        Entry(command=("apptainer", "exec", *APPTAINER, f"docker://registry.example/nvidia/pytorch@sha256:{HEX}")),
     ),
     ("charliecloud", FILE, True, Entry(command=CHARLIECLOUD, environment=container._person())),
     ("charliecloud", FILE, False, Entry(command=CHARLIECLOUD, environment=container._person())),

@@ -53,7 +53,7 @@ def test_a_file_is_found_from_the_folder_of_images_or_absolute(tmp_path: Path) -
     assert parse(f"/x/train.sif@{DIGEST}", tmp_path).file == Path("/x/train.sif")
 
 
-@pytest.mark.parametrize("name", ["debian", "nvidia/cuda", "nvcr.io/nvidia/pytorch", "localhost:5000/a/b_c"])
+@pytest.mark.parametrize("name", ["debian", "nvidia/cuda", "registry.example/nvidia/pytorch", "localhost:5000/a/b_c"])
 @pytest.mark.parametrize("tag", ["", ":25.06-py3"])
 def test_of_tag_and_digest_the_digest_counts(name: str, tag: str) -> None:
     image = parse(f"{name}{tag}@{DIGEST}", Path("/"))
@@ -64,7 +64,7 @@ def test_of_tag_and_digest_the_digest_counts(name: str, tag: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("nvcr.io/nvidia/pytorch:25.06-py3", "train.sqfs", "", f"train.sqfs@{DIGEST[:-1]}"),
+        *("registry.example/nvidia/pytorch:25.06-py3", "train.sqfs", "", f"train.sqfs@{DIGEST[:-1]}"),
         *(f"train.sqfs@{DIGEST.upper()}", f"a@md5:{'0' * 32}", "train.sqfs@", f"train.sqfs@{DIGEST}\n"),
     ],
 )
@@ -231,8 +231,8 @@ def test_verify_finds_a_replaced_and_a_missing_file(tmp_path: Path) -> None:
 )
 def test_verify_asks_a_registry_by_digest(tmp_path: Path, tools: Path, script: str, status: str) -> None:
     lock = tmp_path / "lock.yaml"
-    image_verb.lock(f"nvcr.io/nvidia/pytorch:1@{DIGEST}", lock)
-    client(tools, "skopeo", f'[ "$4" = docker://nvcr.io/nvidia/pytorch@{DIGEST} ] && {script}')
+    image_verb.lock(f"registry.example/nvidia/pytorch:1@{DIGEST}", lock)
+    client(tools, "skopeo", f'[ "$4" = docker://registry.example/nvidia/pytorch@{DIGEST} ] && {script}')
     found = image_verb.verify([], lock)
     assert [finding.status.value for finding in found] == [status]
     assert image_verb.exit_status(found) == {"ok": 0, "differs": 2}.get(status, 4)

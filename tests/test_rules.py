@@ -204,7 +204,7 @@ _VALID: list[dict[str, Any]] = [
     _control(kind="loss-logging", target="grad norm", rank=0),
     {"waivers": [{"item": "rng:megatron/model-parallel-rng", "reason": "not drawn from"}], "pins": {"torch": "2.13.0"}},
     {"container": {"image": _IMAGE, "python": "/opt/venv/bin/python"}},
-    {"container": {"image": f"nvcr.io/nvidia/pytorch:25.06-py3@sha256:{'0' * 64}"}},
+    {"container": {"image": f"registry.example/nvidia/pytorch:25.06-py3@sha256:{'0' * 64}"}},
     _cluster(nodes=2, ranks_per_node=1, placement="other-nodes"),
     {**_cluster(placement="same-nodes"), "gates": ["resume"]},
     _slurm(account="a", sbatch={"mem": "0", "exclusive": "", "gpus-per-node": "h100:8", "dependency": "singleton"}),

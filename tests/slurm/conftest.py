@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import cpu_image as image
 import pytest
 
-from . import image
 from .cluster import Cluster, ClusterError, Job, missing, until
 
 

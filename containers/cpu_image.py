@@ -1,6 +1,6 @@
 """The small container image of the tests: Debian 12, its Python, and torch and Megatron Core in the pinned versions.
 
-    python -m tests.slurm.image [FOLDER]
+    .venv/bin/python containers/cpu_image.py [FOLDER]
 
 prints its path and sha256, and builds it first where it is not in FOLDER yet (default: SAMEBITS_TEST_CACHE, else
 ~/.cache/samebits-tests). Run it with `ch-run FILE -- python3 ...`; on a machine without a GPU megatron.core wants
@@ -33,7 +33,7 @@ PYTHON = (3, 11)
 """Debian 12's; ours must be the same, because compiled modules are copied from here to there."""
 WANTED = ("torch", "numpy", "megatron-core", "psutil")
 NAME = "samebits-cpu.sqfs"
-LOCK = Path(__file__).parents[2] / "requirements.lock"
+LOCK = Path(__file__).parents[1] / "requirements.lock"
 PROGRAMS = ("ch-run", "mmdebstrap", "mksquashfs", "chroot")
 SECONDS = 600
 """Time limit of one step."""
