@@ -8,11 +8,11 @@ import hashlib
 import importlib.metadata
 import json
 import platform
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from samebits.artifact.folder import Artifact
+from samebits.flat import entries
 from samebits.plan import Plan
 from samebits.recipe import RecipeError
 from samebits.rules.evidence import EVERY_RANK, RESTORE_FAULTS
@@ -102,15 +102,15 @@ def key(recipe: Recipe, arm: str) -> str:
     While it stays the same, a finished arm stands. Software is what this host has, unless the recipe names an image:
     then the image, which the plan holds, is what counts. Raises RecipeError for an arm that the recipe does not have.
     """
-    entries = dict(_entries(plan(recipe, arm, Path())))
+    counting = dict(entries(plan(recipe, arm, Path()), _WITHOUT_EFFECT))
     surroundings = {"sources": sources_digest()} if recipe.container else _surroundings()
-    text = json.dumps({"plan": entries, **surroundings}, sort_keys=True)
+    text = json.dumps({"plan": counting, **surroundings}, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def explain_change(old_plan: Plan, new_plan: Plan) -> list[str]:
     """Why a finished arm must run again: a line for each entry that differs, of those that count."""
-    old, new = dict(_entries(old_plan)), dict(_entries(new_plan))
+    old, new = dict(entries(old_plan, _WITHOUT_EFFECT)), dict(entries(new_plan, _WITHOUT_EFFECT))
     return [
         f"{name.removeprefix('recipe.')}: {old.get(name, 'absent')} -> {new.get(name, 'absent')}"
         for name in sorted(old.keys() | new.keys())
@@ -143,24 +143,6 @@ def placed(recipe: Recipe, fault: Fault) -> Fault:
     if step is None and fault.kind not in RESTORE_FAULTS:
         step = min(recipe.checkpoint.resume_from + 1, recipe.steps)
     return dataclasses.replace(fault, rank=rank, step=step)
-
-
-def _entries(plan: Plan) -> Iterator[tuple[str, str]]:
-    """(dotted name, value as JSON) of every entry of a plan that counts."""
-    for name, value in _flat(dataclasses.asdict(plan), ""):
-        if not any(name == without or name.startswith((f"{without}.", f"{without}[")) for without in _WITHOUT_EFFECT):
-            yield name, value
-
-
-def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and value:
-        for entry, inner in value.items():
-            yield from _flat(inner, f"{name}.{entry}" if name else entry)
-    elif isinstance(value, tuple | list) and value:
-        for index, inner in enumerate(value):
-            yield from _flat(inner, f"{name}[{index}]")
-    elif value is not None and value not in ({}, ()):
-        yield name, json.dumps(value)
 
 
 @functools.cache

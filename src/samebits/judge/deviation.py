@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from samebits import determinism, pins
 from samebits.artifact.manifest import Manifest
 from samebits.artifact.site import RUNGS
+from samebits.flat import entries
 from samebits.judge.nodes import names_text
 from samebits.judge.pairing import Pairing
 from samebits.pins import ABSENT, Deviation, Pins
@@ -38,7 +38,7 @@ def of_layout(reference: Manifest, candidate: Manifest) -> list[Deviation]:
 
 def of_recipes(reference: Recipe, candidate: Recipe, ranks: tuple[int, ...]) -> list[Deviation]:
     """Entry by entry, of those that matter."""
-    ours, theirs = dict(_entries(reference)), dict(_entries(candidate))
+    ours, theirs = dict(entries(reference, WITHOUT_EFFECT)), dict(entries(candidate, WITHOUT_EFFECT))
     return [
         Deviation(f"recipe.{name}", ours.get(name, ABSENT), theirs.get(name, ABSENT), ranks)
         for name in sorted(ours.keys() | theirs.keys())
@@ -160,21 +160,3 @@ def _asked(recipe: Recipe) -> list[tuple[str, str, str]]:
         ("runtime", "threads", str(recipe.launch.threads)),
         *(("environment", name, value) for name, value in determinism.environment(wanted).items()),
     ]
-
-
-def _entries(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """(dotted name, value as JSON)."""
-    for name, value in _flat(dataclasses.asdict(recipe), ""):
-        if not any(name == without or name.startswith((f"{without}.", f"{without}[")) for without in WITHOUT_EFFECT):
-            yield name, value
-
-
-def _flat(value: Any, name: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict) and value:
-        for entry, inner in value.items():
-            yield from _flat(inner, f"{name}.{entry}" if name else entry)
-    elif isinstance(value, tuple | list) and value:
-        for index, inner in enumerate(value):
-            yield from _flat(inner, f"{name}[{index}]")
-    elif value is not None and value not in ({}, ()):
-        yield name, json.dumps(value)
