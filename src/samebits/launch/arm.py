@@ -46,8 +46,8 @@ def run_arm(
     allocation, in their order, this one among them; those that must run are started with it. Raises LaunchError where
     it cannot be started, and CancelledError after SIGINT or SIGTERM.
     """
-    folder = artifact.folder.absolute()
-    arm = _Arm(plan, Artifact(folder), echo, executor or LocalExecutor(), Starting(folder.parent, echo, command))
+    own = Artifact(artifact.folder.absolute())
+    arm = _Arm(plan, own, echo, executor or LocalExecutor(), Starting(plan.arm, own, echo, command))
     try:
         with _interrupts() as arm.interrupts:
             return arm.run(together or (plan,))

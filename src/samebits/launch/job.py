@@ -32,8 +32,8 @@ class LaunchError(RuntimeError):
 class JobRecord:
     """launch: id of this start, also in every rank's header. key: `arms.key` at the time. restored: launch id of the
     arm whose checkpoint this one starts from. submitted: local time. job: the executor's id; None: about to be
-    submitted. lead: the arm, of several in one job, whose folder holds the job's own files; None: this one. place:
-    where it runs, in words."""
+    submitted. lead: of several arms in one job, the folder's name that holds the job's own files; None: this one.
+    place: where it runs, in words."""
 
     launch: str
     key: str

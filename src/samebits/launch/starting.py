@@ -21,15 +21,17 @@ from samebits.plan import Plan
 
 
 class Starting:
-    """folder: holds the artifacts of one recipe's arms. command: starts one rank; None: the executor's own."""
+    """arm, artifact: the one that is asked for; those of the recipe's other arms lie beside it, by their names.
+    command: starts one rank; None: the executor's own."""
 
-    def __init__(self, folder: Path, echo: Echo, command: Sequence[str] | None) -> None:
-        self._folder = folder
+    def __init__(self, arm: str, artifact: Artifact, echo: Echo, command: Sequence[str] | None) -> None:
+        self._arm = arm
+        self._artifact = artifact
         self._echo = echo
         self._command = tuple(command) if command is not None else None
 
     def artifact(self, plan: Plan) -> Artifact:
-        return Artifact(self._folder / plan.arm)
+        return self._of(plan.arm)
 
     def start(self, executor: Executor, plans: Sequence[Plan]) -> Job:
         """One job that runs the arms in this order; what lies in their folders makes way. Raises LaunchError."""
@@ -70,7 +72,7 @@ class Starting:
         self._echo.line(f"arm {start.plan.arm}: what was there is now in {aside}; it starts from nothing")
 
     def _submit(self, executor: Executor, starts: tuple[Start, ...]) -> Job:
-        records, place = {}, executor.place(starts[0].plan)
+        records, place, lead = {}, executor.place(starts[0].plan), starts[0].artifact.folder.name
         for start in starts:
             start.artifact.launch.mkdir(parents=True, exist_ok=True)
             write_whole(start.artifact.plan, start.plan.to_json().encode())
@@ -79,7 +81,7 @@ class Starting:
             key = arms.key(start.plan.recipe, start.plan.arm)
             # Before and after: whoever dies in between leaves a job that is found by its launch, or gives up.
             records[start.launch] = JobRecord(
-                launch=start.launch, key=key, restored=restored, submitted=now(), lead=starts[0].plan.arm, place=place
+                launch=start.launch, key=key, restored=restored, submitted=now(), lead=lead, place=place
             )
             records[start.launch].write(start.artifact)
         job = executor.submit(self._request(starts), self._echo)
@@ -91,7 +93,7 @@ class Starting:
     def _request(self, starts: tuple[Start, ...]) -> Request:
         """Where the recipe wants the reference's nodes, or others, and the reference has run before."""
         plan = starts[0].plan
-        reference = read_outcome(self._of_reference())
+        reference = read_outcome(self._of(arms.REFERENCE))
         nodes = reference.nodes if reference and all(start.plan.arm != arms.REFERENCE for start in starts) else ()
         same = plan.recipe.cluster is not None and plan.recipe.cluster.placement == "same-nodes"
         return Request(
@@ -102,8 +104,8 @@ class Starting:
             off=nodes if arms.avoids_reference(plan) else (),
         )
 
-    def _of_reference(self) -> Artifact:
-        return Artifact(self._folder / arms.REFERENCE)
+    def _of(self, arm: str) -> Artifact:
+        return self._artifact if arm == self._arm else Artifact(self._artifact.folder.with_name(arm))
 
     def _announce(self, plan: Plan, job: Job) -> None:
         ranks, steps = plan.world, f"steps {plan.first_step}-{plan.last_step}"
