@@ -16,13 +16,6 @@ import pytest
 from .cluster import Cluster, ClusterError, Job, missing, until
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker("slurm")
-            item.add_marker(pytest.mark.xdist_group("slurm"))  # with --dist loadgroup: one worker has them all
-
-
 class Clusters:
     """Starts the cluster that is asked for, and first stops the other."""
 
