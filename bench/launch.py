@@ -39,7 +39,7 @@ def project(folder: Path, recipes: int) -> None:
         (folder / "recipes" / f"r{number:02}.yaml").write_text(text.replace("name: smoke", f"name: r{number:02}"))
     (folder / "cluster.yaml").write_text(CLUSTER)
     (folder / "bin").mkdir()
-    for command, answer in (("sbatch", "Submitted batch job 7"), ("squeue", "COMPLETED|None|n1"), ("srun", "")):
+    for command, answer in (("sbatch", "Submitted batch job 7"), ("squeue", "COMPLETED|None|n1|job"), ("srun", "")):
         path = folder / "bin" / command
         path.write_text(f"#!/bin/sh\necho '{answer}'\n")
         path.chmod(0o755)

@@ -209,7 +209,7 @@ def test_a_missing_file_gets_the_recipes_beside_it(tmp_path: Path) -> None:
     builders.recipe_file(tmp_path)
 
     assert _refused(tmp_path / "smok.yaml") == [f"{tmp_path}/smok.yaml: no such file; {tmp_path} has smoke.yaml"]
-    assert _refused(tmp_path) == [f"{tmp_path}: is a folder, must be a recipe file; {tmp_path} has smoke.yaml"]
+    assert _refused(tmp_path) == [f"{tmp_path}: is a folder, must be a recipe itself; {tmp_path} has smoke.yaml"]
     assert _refused(tmp_path / "no" / "x.yaml") == [
         f"{tmp_path}/no/x.yaml: no such file; give the path of a recipe (NAME.yaml)"
     ]

@@ -35,16 +35,16 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answer:
 @pytest.mark.parametrize(
     ("line", "live"),
     [
-        ("PENDING|Resources|\n", True),
-        ("RUNNING|None|n[1-2]\n", True),
-        ("COMPLETING|None|n[1-2]\n", True),
-        ("SUSPENDED|None|n1\n", True),
-        ("REQUEUED|BeginTime|\n", True),
-        ("STOPPED|None|n1\n", True),
-        ("CANCELLED|None|n1\n", False),
-        ("TIMEOUT|TimeLimit|n1\n", False),
-        ("NODE_FAIL|None|n1\n", False),
-        ("OUT_OF_MEMORY|None|n1\n", False),
+        ("PENDING|Resources||smoke-reference-0\n", True),
+        ("RUNNING|None|n[1-2]|smoke-reference-0\n", True),
+        ("COMPLETING|None|n[1-2]|smoke-reference-0\n", True),
+        ("SUSPENDED|None|n1|smoke-reference-0\n", True),
+        ("REQUEUED|BeginTime||smoke-reference-0\n", True),
+        ("STOPPED|None|n1|smoke-reference-0\n", True),
+        ("CANCELLED|None|n1|smoke-reference-0\n", False),
+        ("TIMEOUT|TimeLimit|n1|smoke-reference-0\n", False),
+        ("NODE_FAIL|None|n1|smoke-reference-0\n", False),
+        ("OUT_OF_MEMORY|None|n1|smoke-reference-0\n", False),
     ],
 )
 def test_a_state_of_the_queue_is_live_or_not(answer: Answer, line: str, live: bool) -> None:
@@ -55,10 +55,10 @@ def test_a_state_of_the_queue_is_live_or_not(answer: Answer, line: str, live: bo
 @pytest.mark.parametrize(
     ("said", "state"),
     [
-        ("COMPLETED|n1\n", "COMPLETED"),
-        ("CANCELLED by 1000|n1\n", "CANCELLED"),
-        ("NODE_FAIL|n1\nCOMPLETED|n2\n", "COMPLETED"),
-        ("RUNNING|n1\n", "GONE"),
+        ("COMPLETED|n1|smoke\n", "COMPLETED"),
+        ("CANCELLED by 1000|n1|smoke\n", "CANCELLED"),
+        ("NODE_FAIL|n1|smoke\nCOMPLETED|n2|smoke\n", "COMPLETED"),
+        ("RUNNING|n1|smoke\n", "GONE"),
         ("", "GONE"),
     ],
 )
@@ -95,3 +95,15 @@ def test_cancelling_a_job_that_is_gone_is_no_trouble(answer: Answer) -> None:
     answer("scancel", error="scancel: error: Access/permission denied", status=1)
     with pytest.raises(SlurmError, match="permission denied"):
         slurm.cancel("7")
+
+
+@pytest.mark.parametrize("said", ["Welcome to the cluster\n", "RUNNING\n", "||||\n", "running|None|n1|x\n"])
+def test_an_answer_that_is_none_is_trouble_and_not_an_end(answer: Answer, said: str) -> None:
+    answer("squeue", said)
+    with pytest.raises(SlurmError, match="no state of a job"):
+        slurm.view("7")
+
+
+def test_a_greeting_before_the_answer_is_passed_over(answer: Answer) -> None:
+    answer("squeue", "Welcome to the cluster\nRUNNING|None|n1|smoke|odd\n")
+    assert slurm.view("7") == View(state="RUNNING", name="smoke|odd", reason="None", nodes="n1")

@@ -34,7 +34,9 @@ SOURCES = (
     "run/*.py",
     "artifact/*.py",
 )
-"""What runs inside a rank, or decides how one is started; relative to the package."""
+"""What runs inside a rank; relative to the package."""
+_STARTING = ("launch/environment.py", "launch/step.py", "launch/container.py")
+"""What decides how a rank is started."""
 
 _WITHOUT_EFFECT = (
     "recipe.gates",
@@ -43,7 +45,7 @@ _WITHOUT_EFFECT = (
     "recipe.waivers",
     "recipe.launch.time_minutes",
     "recipe.launch.hang_minutes",
-    "recipe.cluster.slurm",
+    *("recipe.cluster.slurm.account", "recipe.cluster.slurm.qos", "recipe.cluster.slurm.sbatch"),
     "recipe.data.path",
     "restore",
 )
@@ -159,10 +161,10 @@ def _version(distribution: str) -> str | None:
 
 
 def sources_digest() -> str:
-    """Hex digest of samebits' sources that a rank runs: names and bytes."""
+    """Hex digest of samebits' sources that a rank runs, or is started by: names and bytes."""
     package = Path(__file__).parent
     digest = hashlib.blake2b(digest_size=16)
-    for path in sorted(found for pattern in SOURCES for found in package.glob(pattern)):
+    for path in sorted(found for pattern in (*SOURCES, *_STARTING) for found in package.glob(pattern)):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()

@@ -24,7 +24,7 @@ def read(path: Path, *, noun: str = "recipe", example: str = "recipes/smoke.yaml
 
     noun: what the file should hold. example: a file that does. Raises DocumentError.
     """
-    text = _text(path)
+    text = _text(path, noun)
     try:
         # _Loader is a SafeLoader: it builds plain values only.
         body = yaml.load(text, Loader=_Loader)
@@ -40,13 +40,13 @@ def read(path: Path, *, noun: str = "recipe", example: str = "recipes/smoke.yaml
     return body
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, noun: str) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError as error:
         raise DocumentError(f"{path}: no such file{_neighbours(path)}") from error
     except IsADirectoryError as error:
-        raise DocumentError(f"{path}: is a folder, must be a recipe file{_neighbours(path / 'x')}") from error
+        raise DocumentError(f"{path}: is a folder, must be a {noun} itself{_neighbours(path / 'x')}") from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise DocumentError(

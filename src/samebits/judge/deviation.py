@@ -20,7 +20,8 @@ from samebits.sections import Recipe
 
 WITHOUT_EFFECT = (
     *("name", "gates", "controls", "twins", "waivers", "pins", "data.path"),
-    *("launch.time_minutes", "launch.hang_minutes", "cluster.slurm", "cluster.placement"),
+    *("launch.time_minutes", "launch.hang_minutes", "cluster.placement"),
+    *("cluster.slurm.account", "cluster.slurm.qos", "cluster.slurm.sbatch"),
 )
 """Entries of a recipe that change neither what is computed nor what is recorded. `data.sha256` stands for the path;
 `pins` and `cluster.placement` are held against what was observed."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import container, image
+from samebits.launch import container, environment, image
 from samebits.launch.cluster import ClusterFile
 from samebits.launch.container import Mount
 from samebits.launch.job import LaunchError
@@ -49,6 +49,8 @@ def stage(facts: ClusterFile, plan: Plan, folder: Path, request: Request | None 
         prefix=entry.command,
         command=(request.command if request and request.command else (python, *_RANK)),
         outside={**entry.environment, **outside},
+        inside=environment.of_recipe(recipe),
+        path=inherited.get("PYTHONPATH", "") if pinned is None else "",
         interface=facts.interface,
         image=pinned,
         verify=facts.verify_image,
@@ -105,6 +107,7 @@ def _further(facts: ClusterFile, reservation: str | None, given: Mapping[str, st
 
 
 _ADVICE = {
+    "timed out": "start again: the controller is slow, or away (`scontrol ping`)",
     "account": "give `account` (and `partition`, `qos`) in the cluster file's section slurm or the recipe's "
     "cluster.slurm; `sacctmgr show associations user=$USER` lists yours",
     "partition": "give `partition` in the cluster file's section slurm or the recipe's cluster.slurm; `sinfo -s` lists "

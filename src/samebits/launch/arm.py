@@ -16,7 +16,7 @@ from pathlib import Path
 from samebits.artifact.folder import Artifact
 from samebits.launch import progress
 from samebits.launch.echo import Echo
-from samebits.launch.job import LaunchError, Outcome, deciding, now, read_outcome, read_record
+from samebits.launch.job import LaunchError, Outcome, deciding, now, read_outcome, read_record, unreadable
 from samebits.launch.kept import plan_changes, reasons_to_run, surrounding_changes
 from samebits.launch.starting import Starting
 from samebits.launch.submit import Executor, Job, LocalExecutor
@@ -73,17 +73,30 @@ class _Arm:
         self._artifact.folder.parent.mkdir(parents=True, exist_ok=True)
         self._place = self._executor.place(self._plan)
         self._executor.check(self._plan, self._artifact)
+        try:
+            found = self._found_or_started(together)
+        except LaunchError as error:
+            if self.interrupts:
+                raise CancelledError(str(error), self.interrupts[0]) from error
+            raise
+        return found if isinstance(found, Outcome) else self._wait(found)
+
+    def _found_or_started(self, together: Sequence[Plan]) -> Outcome | Job:
+        """What stands, what runs, or what was started now."""
         with contextlib.ExitStack() as held:
             for plan in together:
-                held.enter_context(deciding(self._starting.artifact(plan), lambda: bool(self.interrupts)))
-            job = self._live_job()
-            if job is None:
-                if kept := self._kept():
-                    return kept
-                job = self._starting.start(self._executor, self._must_run(together))
-        return self._wait(job)
+                artifact = self._starting.artifact(plan)
+                held.enter_context(deciding(artifact, lambda: bool(self.interrupts), self._echo.line))
+            if found := self._live_job() or self._kept():
+                return found
+            return self._starting.start(self._executor, self._must_run(together))
 
     def _live_job(self) -> Job | None:
+        if path := unreadable(self._artifact):
+            raise LaunchError(
+                f"arm {self._plan.arm}: {path} cannot be read; whether its job still runs is not known: see to that, "
+                f"delete {self._artifact.folder}, then start again"
+            )
         record = read_record(self._artifact)
         job = self._executor.attach(self._artifact, record) if record else None
         if record is None or job is None:
@@ -136,10 +149,17 @@ class _Arm:
             seen = progress.read(self._artifact.progress)
             waited = time.monotonic() - started
             self._echo.update(job.waits(waited) or progress.describe(self._plan.arm, self._plan.world, seen, waited))
-            time.sleep(0.1)
-        outcome = self._outcome() or self._without_outcome(job)
+            time.sleep(job.pause)
+        outcome = self._outcome_of(job) or self._without_outcome(job)
         if outcome.ok:
             self._echo.line(f"arm {self._plan.arm}: done in {progress.clock(outcome.seconds)}")
+        return outcome
+
+    def _outcome_of(self, job: Job) -> Outcome | None:
+        """A shared file system may show it a while after its job has ended."""
+        deadline = time.monotonic() + job.lag
+        while (outcome := self._outcome()) is None and time.monotonic() < deadline:
+            time.sleep(0.5)
         return outcome
 
     def _outcome(self) -> Outcome | None:

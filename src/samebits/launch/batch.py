@@ -22,6 +22,8 @@ from samebits.launch.slurm import SlurmError, names, view
 from samebits.launch.step import Meeting, Stage
 from samebits.plan import Plan
 
+_LAG_SECONDS = 20.0
+"""In which a shared file system shows what another node has written."""
 _STACK_SECONDS = 3.0
 """Left to the ranks to write their stacks."""
 
@@ -41,14 +43,14 @@ def run_arms(starts: Sequence[tuple[str, str]], stage: Stage) -> None:
     if again:
         for artifact, launch in launched:
             _begin_again(artifact, launch, again)
-    refusal = _check_image(stage)
     for artifact, launch in launched:
-        with job.running(artifact, launch) as mine:
-            if not mine:
-                print(f"{artifact.folder}: start {launch} was given up; nothing is run", flush=True)
+        with job.running(artifact, launch) as refusal:
+            if refusal:
+                print(f"{artifact.folder}: start {launch}: {refusal}; nothing is run", flush=True)
                 continue
             started = time.monotonic()
-            message = refusal or _Arm(artifact, launch, stage, signals).run()
+            # Before and after: the file may be replaced while the arms of a job run one after the other.
+            message = _check_image(stage) or _Arm(artifact, launch, stage, signals).run() or _check_image(stage)
             if message and _ends():
                 # Slurm knows best why, and may start the job again.
                 print(f"{artifact.folder}: Slurm ends this job\n{message}", flush=True)
@@ -57,7 +59,12 @@ def run_arms(starts: Sequence[tuple[str, str]], stage: Stage) -> None:
 
 
 def _say(artifact: Artifact, launch: str, message: str, seconds: float) -> None:
+    """Nothing where the folder was given to another start meanwhile: Slurm may take a node for lost that lives on."""
     print(message or f"{artifact.folder}: done", flush=True)
+    record = job.read_record(artifact)
+    if record is None or record.launch != launch:
+        print(f"{artifact.folder}: is another start's now; no outcome is written", flush=True)
+        return
     Outcome(
         ok=not message,
         message=message,
@@ -86,7 +93,10 @@ def _check_image(stage: Stage) -> str:
     if done.returncode == 0:
         return ""
     said = "\n".join(f"    {line}" for line in done.stderr.splitlines()[-failure.LOG_LINES :])
-    return f"job {_job()}: the image {stage.image.name} was refused before the first step\n{said}"
+    return (
+        f"job {_job()}: the image {stage.image.name} was refused; no step counts\n{said}\n"
+        "Put the file back that the recipe names, or lock the new one (`samebits image lock`), then start again."
+    )
 
 
 class _Signals:
@@ -136,7 +146,7 @@ class _Arm:
     def _once(self) -> str:
         self._artifact.log(0).parent.mkdir(exist_ok=True)
         meeting = Meeting(address=_here(), port=_free_port(), launch=self._launch)
-        command = step.ranks(self._stage, self._plan.recipe, self._artifact, meeting)
+        command = step.ranks(self._stage, self._artifact, meeting)
         print(" ".join(command), flush=True)
         with self._said.open("wb") as stream:
             # Leads no group of its own: what Slurm sends to the job must reach it.
@@ -180,7 +190,9 @@ class _Arm:
         return ending.of_step(self._artifact, said, srun.returncode, _job())
 
     def _missing(self) -> str:
-        ranks = traces.missing(self._artifact, self._plan.world)
+        deadline = time.monotonic() + _LAG_SECONDS
+        while (ranks := traces.missing(self._artifact, self._plan.world)) and time.monotonic() < deadline:
+            time.sleep(1)
         return failure.of_missing_file(self._artifact, ranks[0], f"job {_job()}") if ranks else ""
 
     def _lines(self) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,7 @@ from samebits.sections import Recipe
 from samebits.strict import Count, Positive, Section
 from samebits.surroundings import Slurm
 
+_LONGEST_POLL = 600
 EXAMPLE = "profiles/slurm/cluster.yaml"
 
 
@@ -94,7 +96,7 @@ def load(path: Path) -> ClusterFile:
         raise ClusterError(str(error)) from error
     except ValidationError as error:
         raise _refusal(path, typed.problems(ClusterFile, error.errors(include_url=False))) from error
-    found = [*_mount_problems(facts), *reserved_options(facts.slurm, "slurm")]
+    found = [*_mount_problems(facts), *_other_problems(facts), *reserved_options(facts.slurm, "slurm")]
     if found:
         raise _refusal(path, found)
     return dataclasses.replace(facts, images=str((path.parent / facts.images).resolve()))
@@ -106,6 +108,17 @@ def _mount_problems(facts: ClusterFile) -> list[Problem]:
         for index, mount in enumerate(facts.mounts)
         if not mount.startswith("/") or ":" in mount
     ]
+
+
+def _other_problems(facts: ClusterFile) -> list[Problem]:
+    found = []
+    if facts.interface is not None and not re.fullmatch(r"[A-Za-z0-9_.:^=,-]+", facts.interface):
+        rule = "must be the name of a network interface, as `ip link` shows it"
+        found.append(Problem("interface", facts.interface, rule, "give one name, or delete the key"))
+    if facts.poll_seconds > _LONGEST_POLL:
+        rule = f"must be at most {_LONGEST_POLL}: so long may an ended job go unnoticed"
+        found.append(Problem("poll_seconds", facts.poll_seconds, rule, "use 15, for example"))
+    return found
 
 
 def _refusal(path: Path, problems: list[Problem]) -> ClusterError:

@@ -22,6 +22,7 @@ from samebits.launch.start import base, first
 from samebits.plan import PlanError, decode
 
 T = TypeVar("T")
+_NOTICE_SECONDS = 2
 
 
 class LaunchError(RuntimeError):
@@ -33,7 +34,7 @@ class JobRecord:
     """launch: id of this start, also in every rank's header. key: `arms.key` at the time. restored: launch id of the
     arm whose checkpoint this one starts from. submitted: local time. job: the executor's id; None: about to be
     submitted. lead: of several arms in one job, the folder's name that holds the job's own files; None: this one.
-    place: where it runs, in words."""
+    place: where it runs, in words. name: of the job, as its scheduler shows it."""
 
     launch: str
     key: str
@@ -42,6 +43,7 @@ class JobRecord:
     job: str | None = None
     lead: str | None = None
     place: str = ""
+    name: str = ""
 
     def write(self, artifact: Artifact) -> None:
         _write(_record_path(artifact), self)
@@ -65,6 +67,12 @@ class Outcome:
 
 def read_record(artifact: Artifact) -> JobRecord | None:
     return _read(_record_path(artifact), JobRecord)
+
+
+def unreadable(artifact: Artifact) -> Path | None:
+    """The record that is there and cannot be read: whether its job still runs is not known."""
+    path = _record_path(artifact)
+    return path if path.exists() and read_record(artifact) is None else None
 
 
 def read_outcome(artifact: Artifact) -> Outcome | None:
@@ -113,42 +121,52 @@ def runner(artifact: Artifact) -> int | None:
 
 
 @contextlib.contextmanager
-def running(artifact: Artifact, launch: str) -> Iterator[bool]:
-    """Marks this process as the one that runs the ranks, until it leaves or dies. Yields False where it must not:
+def running(artifact: Artifact, launch: str) -> Iterator[str]:
+    """Marks this process as the one that runs the ranks, until it leaves or dies. Yields why it must not, or nothing:
     another start of the arm has taken over, this one has already ended, or the folder is gone."""
     try:
         stream = _lock_path(artifact).open("a")
     except OSError:
-        yield False
+        yield "its folder is gone"
         return
     with stream:
         yield _take(artifact, stream, launch)
 
 
-def _take(artifact: Artifact, stream: IO[str], launch: str) -> bool:
+def _take(artifact: Artifact, stream: IO[str], launch: str) -> str:
     with deciding(artifact):
-        if not _locks_soon(stream):
-            return False
         record = read_record(artifact)
-        if record is None or record.launch != launch or artifact.outcome.exists():
-            return False
+        if record is None or record.launch != launch:
+            return "was given up for another start"
+        if artifact.outcome.exists():
+            return "has ended before"
+        if not _locks_soon(stream):
+            return "an earlier start still runs its ranks, on a node that was taken for lost"
         stream.truncate(0)
         stream.write(str(os.getpid()))
         stream.flush()
-        return True
+        return ""
 
 
 @contextlib.contextmanager
-def deciding(artifact: Artifact, interrupted: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def deciding(
+    artifact: Artifact,
+    interrupted: Callable[[], bool] = lambda: False,
+    notice: Callable[[str], None] | None = None,
+) -> Iterator[None]:
     """Held while somebody decides what becomes of an artifact, and by nobody while ranks run.
 
-    Its file lies beside the artifact's folder, which may be moved meanwhile. Raises LaunchError where `interrupted`
-    says so while it waits.
+    Its file lies beside the artifact's folder, which may be moved meanwhile. notice: hears of a long wait. Raises
+    LaunchError where `interrupted` says so while it waits.
     """
+    started, told = time.monotonic(), False
     with artifact.folder.with_name(f".{artifact.folder.name}.lock").open("a") as stream:
         while not _locks(stream, fcntl.LOCK_EX):
             if interrupted():
                 raise LaunchError(f"{artifact.folder}: interrupted while another samebits starts this arm")
+            if notice and not told and time.monotonic() - started > _NOTICE_SECONDS:
+                notice(f"{artifact.folder}: waiting for another samebits that starts this arm")
+                told = True
             time.sleep(0.05)
         yield
 

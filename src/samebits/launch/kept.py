@@ -14,8 +14,8 @@ from samebits.plan import Plan, PlanError
 
 def reasons_to_run(plan: Plan, artifact: Artifact, place: str) -> list[str]:
     """Why what lies in the folder cannot stand for this plan, a line each; empty: it can. place: where it would run."""
-    outcome = read_outcome(artifact)
-    if outcome is None:
+    outcome, record = read_outcome(artifact), read_record(artifact)
+    if outcome is None or (record is not None and record.launch != outcome.launch):
         return ["its last start did not finish" if artifact.plan.exists() else "it has not run yet"]
     if not outcome.ok:
         return [f"its last start failed: {outcome.message.splitlines()[0]}"]
@@ -28,6 +28,14 @@ def launch_restored(plan: Plan) -> str | None:
         return None
     outcome = read_outcome(Artifact(Path(plan.restore).parent.parent))
     return outcome.launch if outcome else None
+
+
+def _launch_of_origin(plan: Plan) -> str | None:
+    """Of the arm that it restores from, as it runs or is about to run in the same job."""
+    if plan.restore is None:
+        return None
+    record = read_record(Artifact(Path(plan.restore).parent.parent))
+    return record.launch if record else None
 
 
 def plan_changes(plan: Plan, artifact: Artifact) -> list[str]:
@@ -56,6 +64,6 @@ def surrounding_changes(plan: Plan, artifact: Artifact, place: str) -> list[str]
         return ["the software, or samebits itself, is not what it ran with"]
     if record.place != place:
         return [f"it ran on {record.place}, and is to run on {place}"]
-    if record.restored != launch_restored(plan):
+    if record.restored not in (launch_restored(plan), _launch_of_origin(plan)):
         return [f"arm {arms.needs(plan)[0]} has run again, and with it the checkpoint that this arm starts from"]
     return []

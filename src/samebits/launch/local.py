@@ -31,9 +31,9 @@ def run_ranks(folder: str, launch: str, inherited: Mapping[str, str], command: S
     the surroundings of whoever started the arm.
     """
     artifact = Artifact(Path(folder))
-    with job.running(artifact, launch) as mine:
-        if not mine:
-            print(f"{folder}: start {launch} was given up; nothing is run", flush=True)
+    with job.running(artifact, launch) as refusal:
+        if refusal:
+            print(f"{folder}: start {launch}: {refusal}; nothing is run", flush=True)
             return
         started = time.monotonic()
         message = _LocalArm(artifact, launch, inherited, command).run()

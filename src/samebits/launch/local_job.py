@@ -32,12 +32,24 @@ class LocalJob:
         return self._id
 
     @property
+    def name(self) -> str:
+        return ""
+
+    @property
     def way_to_end(self) -> str:
         return f"kill {self.id}"
+
+    @property
+    def pause(self) -> float:
+        return 0.1
 
     def waits(self, seconds: float) -> str:
         """Never: it starts at once."""
         return ""
+
+    @property
+    def lag(self) -> float:
+        return 0.0
 
     def last_words(self) -> str:
         return failure.of_job(self._artifact, self.id, self._artifact.launch / f"{self.id}_0_log.err")

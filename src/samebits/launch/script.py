@@ -10,9 +10,9 @@ from samebits import arms
 from samebits.artifact.folder import Artifact
 from samebits.launch import allocation, step
 from samebits.launch.cluster import ClusterError, ClusterFile, load
+from samebits.launch.slurm_executor import SlurmExecutor
 from samebits.launch.start import Request, Start
 from samebits.launch.step import Meeting
-from samebits.launch.submit import SlurmExecutor
 from samebits.sections import Recipe
 
 _LAUNCH = "LAUNCH"
@@ -47,6 +47,6 @@ def _script(request: Request, facts: ClusterFile) -> str:
     lines = [f"# ---- {names}", SlurmExecutor(facts).script(request).rstrip()]
     for start in request.starts:
         stage = allocation.stage(facts, start.plan, start.artifact.folder.parent.parent, request)
-        ranks = step.ranks(stage, start.plan.recipe, start.artifact, _MEETING)
+        ranks = step.ranks(stage, start.artifact, _MEETING)
         lines += [f"# in it, the ranks of {start.plan.arm}:", f"# {shlex.join(ranks)}"]
     return "\n".join(lines) + "\n"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 ENDED = frozenset(
     (
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
-        *("REVOKED", "SPECIAL_EXIT", "TIMEOUT", "GONE"),
+        *("REVOKED", "TIMEOUT", "GONE"),
     )
 )
 """States from which a job does not come back; GONE is ours: Slurm no longer knows it."""
@@ -24,6 +24,7 @@ HOPELESS = frozenset(
 """Reasons for which a job waits for ever."""
 
 _ANSWER_SECONDS = 60
+_STATE = re.compile("[A-Z_]+")
 _UNKNOWN_JOB = re.compile("Invalid job id", re.IGNORECASE)
 
 
@@ -33,9 +34,11 @@ class SlurmError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A job as Slurm sees it. state: in Slurm's words. reason: why it waits or was ended. nodes: a host list."""
+    """A job as Slurm sees it. state: in Slurm's words. name: empty where it is not known. reason: why it waits or was
+    ended. nodes: a host list."""
 
     state: str
+    name: str = ""
     reason: str = ""
     nodes: str = ""
 
@@ -47,16 +50,19 @@ class View:
 def view(job: str) -> View:
     """Raises SlurmError where the controller cannot be asked: then nothing is known."""
     try:
-        said = ask("squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%T|%r|%N")
+        said = ask("squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%T|%r|%N|%j")
     except SlurmError as error:
         if not _UNKNOWN_JOB.search(str(error)):
             raise
         said = ""
-    lines = said.splitlines()
-    if not lines:
+    if not said.strip():
         return _remembered(job)
-    state, reason, nodes = lines[0].split("|", 2)
-    return View(state=state, reason=reason, nodes=nodes)
+    for line in said.splitlines():
+        parts = line.split("|", 3)
+        if len(parts) == 4 and _STATE.fullmatch(parts[0]):
+            state, reason, nodes, name = parts
+            return View(state=state, name=name, reason=reason, nodes=nodes)
+    raise SlurmError(f"`squeue` says of job {job} what is no state of a job: {said.splitlines()[0][:80]!r}")
 
 
 def _remembered(job: str) -> View:
@@ -64,15 +70,17 @@ def _remembered(job: str) -> View:
     if not accounting():
         return View(state="GONE")
     try:
-        said = ask("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State,NodeList")
+        said = ask(
+            "sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State,NodeList,JobName"
+        )
     except SlurmError:
         return View(state="GONE")
     if not (lines := said.splitlines()):
         return View(state="GONE")
-    state, nodes = lines[-1].split("|", 1)
+    state, nodes, name = [*lines[-1].split("|", 2), "", ""][:3]
     # `CANCELLED by 1000`. A job that accounting still takes for running, and the controller does not know, is gone.
     word = state.partition(" ")[0]
-    return View(state=word if word in ENDED else "GONE", reason=state, nodes=nodes)
+    return View(state=word if word in ENDED else "GONE", name=name, reason=state, nodes=nodes)
 
 
 @functools.cache
@@ -83,9 +91,9 @@ def accounting() -> bool:
 
 
 def find(name: str) -> str | None:
-    """Id of this user's live job of that name. Raises SlurmError where the controller cannot be asked."""
-    said = ask("squeue", "--noheader", "--me", f"--name={name}", "--format=%i").split()
-    return said[0] if said else None
+    """Id of the live job of that name, whoever's. Raises SlurmError where the controller cannot be asked."""
+    said = ask("squeue", "--noheader", f"--name={name}", "--format=%i").split()
+    return said[0] if said and said[0].isdigit() else None
 
 
 def cancel(job: str) -> None:

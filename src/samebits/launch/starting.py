@@ -13,7 +13,7 @@ from samebits import arms
 from samebits.artifact.folder import Artifact, write_whole
 from samebits.launch import environment, traces
 from samebits.launch.echo import Echo
-from samebits.launch.job import JobRecord, LaunchError, now, read_outcome
+from samebits.launch.job import JobRecord, LaunchError, now, read_outcome, runner
 from samebits.launch.kept import launch_restored
 from samebits.launch.start import Request, Start
 from samebits.launch.submit import Executor, Job
@@ -38,6 +38,11 @@ class Starting:
         starts = tuple(self._starts(plans))
         for start in starts:
             self._check_restore(start, starts)
+            if pid := runner(start.artifact):
+                raise LaunchError(
+                    f"arm {start.plan.arm}: process {pid}, on this host or a node, still runs its earlier start; end "
+                    "it, or take its node down, then start again"
+                )
         for start in starts:
             self._make_room(start)
         try:
@@ -86,7 +91,7 @@ class Starting:
             records[start.launch].write(start.artifact)
         job = executor.submit(self._request(starts), self._echo)
         for start in starts:
-            dataclasses.replace(records[start.launch], job=job.id).write(start.artifact)
+            dataclasses.replace(records[start.launch], job=job.id, name=job.name).write(start.artifact)
             self._announce(start.plan, job)
         return job
 

@@ -5,14 +5,13 @@ Ranks are `nodes x ranks_per_node`, in blocks: rank r runs on node r // ranks_pe
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import environment
 from samebits.launch.image import Image
-from samebits.sections import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +19,8 @@ class Stage:
     """How the ranks of a job's arms are started; the same for all its arms.
 
     options: of srun, the site's and the engine's. prefix: what enters the image. command: starts one rank, the
-    artifact's folder is appended. outside: environment of srun. interface: between nodes; None: libraries choose.
+    artifact's folder is appended. outside: environment of srun. inside: the recipe's variables for every
+    rank. path: PYTHONPATH behind samebits' own sources. interface: between nodes; None: libraries choose.
     """
 
     nodes: int
@@ -30,6 +30,8 @@ class Stage:
     prefix: tuple[str, ...]
     command: tuple[str, ...]
     outside: Mapping[str, str]
+    inside: Mapping[str, str]
+    path: str
     interface: str | None
     image: Image | None
     verify: Literal["every-node", "first-node"]
@@ -48,9 +50,9 @@ class Meeting:
     launch: str
 
 
-def ranks(stage: Stage, recipe: Recipe, artifact: Artifact, meeting: Meeting) -> list[str]:
+def ranks(stage: Stage, artifact: Artifact, meeting: Meeting) -> list[str]:
     """The command line that runs all ranks of an arm and ends when the last one has."""
-    variables = [f"{name}={value}" for name, value in inside(stage, recipe, artifact, meeting).items()]
+    variables = [f"{name}={value}" for name, value in inside(stage, artifact, meeting).items()]
     return [
         *tasks(stage, stage.ranks_per_node),
         # A rank that ends early is the launcher's business: it leaves the others time to say what they saw.
@@ -60,6 +62,8 @@ def ranks(stage: Stage, recipe: Recipe, artifact: Artifact, meeting: Meeting) ->
         *stage.options,
         *stage.prefix,
         "env",
+        # Of a prologue or an image; ours follow from Slurm's own.
+        *("-u", "RANK", "-u", "LOCAL_RANK"),
         *variables,
         *stage.command,
         str(artifact.folder),
@@ -87,16 +91,16 @@ def tasks(stage: Stage, each: int) -> list[str]:
     ]
 
 
-def inside(stage: Stage, recipe: Recipe, artifact: Artifact, meeting: Meeting) -> dict[str, str]:
+def inside(stage: Stage, artifact: Artifact, meeting: Meeting) -> dict[str, str]:
     """Variables of every rank, set inside the image, over whatever the image or an engine sets. RANK and LOCAL_RANK
     follow from Slurm's own (samebits.run.rendezvous)."""
     own = {
-        **environment.of_recipe(recipe),
+        **stage.inside,
         "WORLD_SIZE": str(stage.world),
         "LOCAL_WORLD_SIZE": str(stage.ranks_per_node),
         "MASTER_ADDR": meeting.address,
         "MASTER_PORT": str(meeting.port),
-        "PYTHONPATH": code(artifact),
+        "PYTHONPATH": os.pathsep.join(filter(None, (code(artifact), stage.path))),
         # Thousands of ranks share the folder of their sources.
         "PYTHONDONTWRITEBYTECODE": "1",
         "SAMEBITS_LAUNCH": meeting.launch,

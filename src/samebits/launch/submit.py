@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
+import shutil
 import signal
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,19 +20,14 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import allocation, seen, slurm
-from samebits.launch.batch import run_arms
-from samebits.launch.cluster import ClusterFile
-from samebits.launch.code import freeze
 from samebits.launch.echo import Echo
 from samebits.launch.job import JobRecord, LaunchError
 from samebits.launch.local import RANK_COMMAND, run_ranks
 from samebits.launch.local_job import LocalJob
-from samebits.launch.slurm import SlurmError
-from samebits.launch.slurm_job import SlurmJob
 from samebits.launch.start import Request
 from samebits.plan import Plan
 
+_STEERING = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_")
 _SPARE_MINUTES = 5
 """The job ends its ranks when their time is over and says so; only then would submitit end the job."""
 
@@ -43,8 +39,16 @@ class Job(Protocol):
     def id(self) -> str: ...
 
     @property
+    def name(self) -> str:
+        """As its scheduler shows it; empty where there is none."""
+
+    @property
     def way_to_end(self) -> str:
         """A command for a person."""
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two looks of whoever waits."""
 
     def running(self) -> bool: ...
 
@@ -53,6 +57,10 @@ class Job(Protocol):
 
     def cancel(self) -> None:
         """Returns when nothing of it is left."""
+
+    @property
+    def lag(self) -> float:
+        """Seconds in which an outcome may still appear once it has ended."""
 
     def last_words(self) -> str:
         """For a person, where the job has ended and the arm's outcome was not written."""
@@ -104,97 +112,55 @@ class LocalExecutor:
         return job if job.running() else None
 
 
-class SlurmExecutor:
-    """Jobs of a cluster, through submitit's Slurm executor: the batch step of each runs `run_arms`."""
+class BatchError(RuntimeError):
+    """sbatch did not give a job's id; the message is what it said, on one line. A job may be there all the same."""
 
-    def __init__(self, facts: ClusterFile) -> None:
-        self._facts = facts
 
-    def check(self, plan: Plan, artifact: Artifact) -> None:
-        results = artifact.folder.parent.parent
-        image = allocation.stage(self._facts, plan, results).image
-        # Files that lie on the nodes alone are checked there alone.
-        here = image is not None and image.file is not None and image.file.exists()
-        if image is not None and (here or self._facts.verify_image == "first-node"):
-            seen.check(image, results / ".images.json")
+class _Slurm(submitit.SlurmExecutor):  # type: ignore[misc]
+    """submitit takes the first word `job N` for the id, a greeting's too."""
 
-    def place(self, plan: Plan) -> str:
-        nodes, ranks = self._facts.layout(plan.recipe)
-        image = f", in the image by {self._facts.engine}" if plan.recipe.container else ""
-        return f"{nodes} node{'s' if nodes > 1 else ''} of a cluster, {ranks} ranks each{image}"
+    @staticmethod
+    def _get_job_id_from_submission_command(string: str | bytes) -> str:
+        text = string if isinstance(string, str) else string.decode(errors="replace")
+        found = re.search(r"^Submitted batch job (\d+)", text, re.MULTILINE)
+        if found is None:
+            raise FailedSubmissionError(f"sbatch: {text.strip() or 'nothing'}")
+        return found[1]
 
-    def submit(self, request: Request, echo: Echo) -> SlurmJob:
-        for start in request.starts:
-            freeze(start.artifact.launch / "code")
-        home = request.starts[0].artifact
-        return SlurmJob(home, home, self._submit_anywhere(request, echo), self._facts.poll_seconds)
 
-    def attach(self, artifact: Artifact, record: JobRecord) -> SlurmJob | None:
-        """Raises LaunchError where Slurm cannot be asked: whether there is a job is not known then."""
-        home = Artifact(artifact.folder.with_name(record.lead or artifact.folder.name))
-        try:
-            job = record.job or slurm.find(allocation.job_name(home, record.launch))
-            if job is None or not slurm.view(job).live:
-                return None
-        except SlurmError as error:
-            raise LaunchError(
-                f"arm {artifact.folder.name}: {error}; whether its job of {record.submitted} still runs is not known; "
-                "start again when Slurm answers"
-            ) from error
-        return SlurmJob(artifact, home, job, self._facts.poll_seconds)
+def batch_script(folder: Path, parameters: Mapping[str, Any]) -> str:
+    """The text that sbatch is given. folder: of the job's own files. Raises LaunchError where there is no Slurm."""
+    executor = _slurm(folder, parameters)
+    return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
 
-    def script(self, request: Request) -> str:
-        """The text that sbatch is given."""
-        executor = self._executor(request)
-        return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
 
-    def _submit_anywhere(self, request: Request, echo: Echo) -> str:
-        """Where the cluster has no nodes but those to avoid, on any: the judge then says what that cannot show."""
-        try:
-            return self._submit(request)
-        except LaunchError as refused:
-            if not request.off:
-                raise
-            job = self._submit_or(replace(request, off=()), refused)
-            echo.line(f"arm {request.starts[0].plan.arm}: {refused.__cause__}")
-            echo.line(
-                f"arm {request.starts[0].plan.arm}: cannot avoid {', '.join(request.off)}, the reference's nodes, and "
-                "runs on any: that bits are equal across allocations will not be claimed"
-            )
-            return job
+def submit_batch(folder: Path, parameters: Mapping[str, Any], function: Callable[..., None], *arguments: Any) -> str:
+    """Id of a job whose batch step calls the function. Raises LaunchError where there is no Slurm, and BatchError."""
+    executor = _slurm(folder, parameters)
+    try:
+        with _blocked(signal.SIGINT, signal.SIGHUP), _plain(), _silent(folder / "controller.log"):
+            return str(executor.submit(function, *arguments).job_id)
+    except (FailedJobError, FailedSubmissionError, OSError) as error:
+        raise BatchError(_words(str(error))) from error
 
-    def _submit_or(self, request: Request, refused: LaunchError) -> str:
-        try:
-            return self._submit(request)
-        except LaunchError:
-            raise refused from None
 
-    def _submit(self, request: Request) -> str:
-        folder = request.starts[0].artifact.folder.parent.parent
-        how = allocation.stage(self._facts, request.starts[0].plan, folder, request)
-        starts = [(str(start.artifact.folder), start.launch) for start in request.starts]
-        executor = self._executor(request)
-        try:
-            log = request.starts[0].artifact.launch / "controller.log"
-            with _ignored(signal.SIGINT, signal.SIGHUP), _silent(log):
-                return str(executor.submit(run_arms, starts, how).job_id)
-        except (FailedJobError, FailedSubmissionError, FileNotFoundError) as error:
-            said = _words(str(error))
-            raise LaunchError(
-                f"arm {request.starts[0].plan.arm}: sbatch refused the job: {said}; {allocation.advice(said)}"
-            ) from error
+def complete_batch(folder: Path, job: str) -> None:
+    """Gives a job what it is to run, where whoever submitted it died before that had the job's name."""
+    wanted = folder / f"{job}_submitted.pkl"
+    waiting = [path for path in folder.glob("*.pkl") if not path.name.endswith(("_submitted.pkl", "_result.pkl"))]
+    if not wanted.exists() and len(waiting) == 1:
+        waiting[0].rename(wanted)
 
-    def _executor(self, request: Request) -> Any:
-        try:
-            # exec: Slurm's signals to the batch step reach its first process alone, and a shell would die of them.
-            python = f"exec {shlex.quote(sys.executable)}"
-            executor = submitit.SlurmExecutor(request.starts[0].artifact.launch, python=python)
-        except RuntimeError as error:
-            raise LaunchError(f"`srun` is not on PATH; start on a host that can submit to Slurm ({error})") from error
-        given = allocation.parameters(self._facts, request)
-        # submitit's own key for accounting, which some sites refuse.
-        executor.update_parameters(wckey=None, **{name: value for name, value in given.items() if value is not None})
-        return executor
+
+def _slurm(folder: Path, parameters: Mapping[str, Any]) -> Any:
+    for command in ("sbatch", "srun"):
+        if shutil.which(command) is None:
+            raise LaunchError(f"`{command}` is not on PATH; start on a host that can submit to Slurm")
+    # exec: Slurm's signals to the batch step reach its first process alone, and a shell would die of them.
+    executor = _Slurm(folder, python=f"exec {shlex.quote(sys.executable)}")
+    # wckey: submitit's own for accounting, which some sites refuse.
+    executor.update_parameters(wckey=None, **{name: value for name, value in parameters.items() if value is not None})
+    return executor
 
 
 def _words(text: str) -> str:
@@ -202,6 +168,28 @@ def _words(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines if line.startswith("sbatch: ")]
     return "; ".join(ours) or (lines[-1] if lines else "nothing")
+
+
+@contextlib.contextmanager
+def _blocked(*signals: signal.Signals) -> Iterator[None]:
+    """What is started inside never sees them; this process does when it leaves."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _plain() -> Iterator[None]:
+    """Without variables that change what sbatch and srun do: those that somebody's shell holds, or a job around us."""
+    taken = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(_STEERING)}
+    if "SLURM_CONF" in taken:
+        os.environ["SLURM_CONF"] = taken["SLURM_CONF"]
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
 
 
 @contextlib.contextmanager

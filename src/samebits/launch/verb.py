@@ -14,7 +14,7 @@ from samebits.launch.cluster import ClusterError, load
 from samebits.launch.echo import Echo
 from samebits.launch.image import ImageError
 from samebits.launch.job import LaunchError, Outcome
-from samebits.launch.submit import SlurmExecutor
+from samebits.launch.slurm_executor import SlurmExecutor
 from samebits.plan import Plan
 from samebits.sections import Control, Fault
 

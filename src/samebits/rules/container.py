@@ -70,6 +70,10 @@ SRUN: dict[str, str] = {
     "jobid": _OURS,
     "het-group": _OURS,
     "multi-prog": _OURS,
+    "task-prolog": "the recipe and samebits say what ranks see",
+    "task-epilog": _OURS,
+    "prolog": _OURS,
+    "epilog": _OURS,
     "preserve-env": "the recipe and samebits say what ranks see",
     "immediate": "the step waits for the one before it",
 }

@@ -22,6 +22,7 @@ def main(folder: Path) -> None:
     from samebits.plan import Plan
     from samebits.run.capture import Capture
     from samebits.run.faults import Planter
+    from samebits.run.fence import Fence
     from samebits.run.observe import observe
     from samebits.run.progress import Progress
     from samebits.run.train import train
@@ -31,7 +32,8 @@ def main(folder: Path) -> None:
     rank = int(os.environ["RANK"])
     capture = Capture(artifact.fingerprint(rank), os.environ["SAMEBITS_LAUNCH"], observe)
     planters = [Planter(fault, lambda: capture.recorder) for fault in plan.faults]
-    watchers = [*planters, capture, *([Progress(artifact.progress)] if rank == 0 else [])]
+    first = [Fence(artifact.launch / "job.json", os.environ["SAMEBITS_LAUNCH"])] if rank == 0 else []
+    watchers = [*first, *planters, capture, *([Progress(artifact.progress)] if rank == 0 else [])]
     train(plan, artifact.checkpoints, watchers)
     capture.recorder.seal()
 
