@@ -14,6 +14,7 @@ from typing import Any
 
 import launching
 from samebits.artifact.folder import Artifact
+from samebits.launch import environment
 from samebits.launch.job import JobRecord, Outcome, now
 from samebits.launch.step import Stage
 from samebits.plan import Plan
@@ -21,7 +22,14 @@ from samebits.plan import Plan
 STUB_SRUN = Path(__file__).with_name("stub_srun.py")
 JOB = "0123abcd"
 """Launch id of a job; those of its arms follow from it."""
-RUN = "import pickle, sys; from samebits.launch.batch import run_arms; run_arms(*pickle.load(sys.stdin.buffer))"
+NAME = "smoke-reference-0123456789ab"
+"""What Slurm calls job 7: as `launching.LAUNCH` of the reference is called."""
+RUN = """
+import pickle, sys
+from samebits.launch import batch
+batch._LAG_SECONDS = 0.0  # nothing lags on a local disk
+batch.run_arms(*pickle.load(sys.stdin.buffer))
+"""
 MODE = f'exec {shlex.join([sys.executable, "-S", str(launching.STUB)])} "$(cat "$0/launch/mode")" "$0"'
 """A stub rank in the mode that its arm's `launch/mode` says."""
 
@@ -44,9 +52,9 @@ class Site:
         new.chmod(0o755)
         new.rename(self.bin / name)
 
-    def state(self, state: str, reason: str = "None") -> None:
+    def state(self, state: str, reason: str = "None", name: str = NAME) -> None:
         """What squeue says of the job."""
-        self.command("squeue", f"echo '{state}|{reason}|n[1-2]'")
+        self.command("squeue", f"echo '{state}|{reason}|n[1-2]|{name}'")
 
     def no_answer(self) -> None:
         words = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
@@ -69,6 +77,8 @@ class Site:
             prefix=(),
             command=("sh", "-c", MODE),
             outside={"PATH": self.path()},
+            inside=environment.of_recipe(launching.plan().recipe),
+            path="",
             interface=None,
             image=None,
             verify="every-node",
@@ -106,7 +116,7 @@ class Batch:
         try:
             said = self.process.communicate(timeout=60)[0].decode()
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            self.process.terminate()  # with its ranks
             raise
         assert self.process.returncode == 0, said
         return said

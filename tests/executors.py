@@ -23,6 +23,10 @@ def ends_well(start: Start, nodes: tuple[str, ...] = ("n1", "n2")) -> None:
     ends(start.artifact, start.launch, ok=True, nodes=nodes)
 
 
+def keeps_silent(_start: Start) -> None:
+    """Leaves nothing."""
+
+
 def ends(artifact: Artifact, launch: str, *, ok: bool, nodes: tuple[str, ...] = ()) -> None:
     message = "" if ok else "arm: the loss is a teapot"
     Outcome(ok=ok, message=message, launch=launch, ended=now(), seconds=1.0, nodes=nodes).write(artifact)
@@ -33,6 +37,9 @@ class Ended:
 
     id = "7"
     way_to_end = "scancel 7"
+    name = "smoke"
+    pause = 0.0
+    lag = 0.0
 
     def __init__(self, last: Callable[[], None] = lambda: None) -> None:
         self._last = last
@@ -52,10 +59,10 @@ class Ended:
 
 class Recording:
     """requests: submitted so far. submitted: the records that lay in the folders then. live: folders of arms that run
-    in another job. where: its place. refusal: what submitting is answered with. ending: befalls each arm while it is submitted; later:
-    when the job's id has been written down."""
+    in another job. where: its place. refusal: what submitting is answered with. ending: befalls each arm while it is
+    submitted; later: when the job's id has been written down."""
 
-    def __init__(self, ending: Ending = ends_well, later: Ending = lambda _: None) -> None:
+    def __init__(self, ending: Ending = ends_well, later: Ending = keeps_silent) -> None:
         self.requests: list[Request] = []
         self.submitted: list[JobRecord | None] = []
         self.live: set[Path] = set()

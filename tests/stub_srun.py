@@ -1,4 +1,4 @@
-"""A stand-in for srun: `python stub_srun.py SITE OPTIONS COMMAND` runs the command as so many tasks, all on this machine.
+"""A stand-in for srun: `python stub_srun.py SITE OPTIONS COMMAND` runs the command as tasks, all on this machine.
 
 It numbers them, writes their logs, passes SIGTERM and SIGUSR1 on and says how they ended, in srun's own words. SITE, a
 folder, gets `srun.log`, what it was asked, and `step`, the tasks' process ids.

@@ -14,7 +14,7 @@ import batching
 import launching
 from batching import JOB, Site
 from samebits.artifact.folder import Artifact
-from samebits.launch import job
+from samebits.launch import environment, job
 from samebits.launch.image import Image
 from samebits.launch.job import Outcome
 from samebits.plan import Plan
@@ -66,9 +66,10 @@ def test_an_arm_whose_ranks_all_end_well_is_ok_and_names_its_nodes(site: Site, t
 
 
 def test_ranks_get_what_the_recipe_asks_for_and_nothing_from_the_jobs_shell(site: Site, tmp_path: Path) -> None:
-    artifact, launch = batching.arm(tmp_path, launching.plan(launch={"threads": 3}), "environment")
-    stage = site.stage(interface="ib0")
-    site.run([(artifact, launch)], stage, NCCL_ALGO="Tree", LD_PRELOAD="", SECRET="x", PYTHONPATH="/elsewhere")
+    wanted = launching.plan(launch={"threads": 3})
+    artifact, launch = batching.arm(tmp_path, wanted, "environment")
+    stage = site.stage(interface="ib0", inside=environment.of_recipe(wanted.recipe), path="/shared/site")
+    site.run([(artifact, launch)], stage, NCCL_ALGO="Tree", LD_PRELOAD="", SECRET="x")
 
     seen = json.loads((artifact.folder / "environment-1.json").read_text())
     wanted = {
@@ -79,7 +80,7 @@ def test_ranks_get_what_the_recipe_asks_for_and_nothing_from_the_jobs_shell(site
         "MASTER_ADDR": "n1",
         "NCCL_SOCKET_IFNAME": "ib0",
         "GLOO_SOCKET_IFNAME": "ib0",
-        "PYTHONPATH": str(artifact.launch / "code"),
+        "PYTHONPATH": f"{artifact.launch / 'code'}:/shared/site",
         "SAMEBITS_LAUNCH": JOB,
         "SLURM_PROCID": "1",
         "SLURM_JOB_ID": "7",
@@ -164,7 +165,7 @@ def test_a_folder_that_was_given_to_another_start_is_passed_over_and_left_as_it_
     before = content(taken.folder)
     said = site.run([(taken, f"{JOB}-0"), mine], **again)
 
-    assert f"start {f'{JOB}-0.1' if again else f'{JOB}-0'} was given up; nothing is run" in said
+    assert f"start {f'{JOB}-0.1' if again else f'{JOB}-0'}: was given up for another start; nothing" in said
     assert {path: text for path, text in content(taken.folder).items() if path.name != "lock"} == before
     assert not (tmp_path / "smoke" / "superseded" / "reference").exists()
     assert outcome(mine[0]).ok
@@ -173,14 +174,14 @@ def test_a_folder_that_was_given_to_another_start_is_passed_over_and_left_as_it_
 def test_a_start_that_has_ended_is_not_run_a_second_time(site: Site, tmp_path: Path) -> None:
     artifact, launch = batching.arm(tmp_path, launching.plan())
     batching.left_behind(artifact, launch)
-    assert "was given up; nothing is run" in site.run([(artifact, launch)])
+    assert "has ended before; nothing is run" in site.run([(artifact, launch)])
     assert launches(artifact) == []
 
 
 def test_an_arm_whose_folder_is_gone_is_passed_over(site: Site, tmp_path: Path) -> None:
     mine = batching.arm(tmp_path, launching.plan("twin-1"), launch=f"{JOB}-1")
     gone = Artifact(mine[0].folder.with_name("reference"))
-    assert f"start {JOB}-0.1 was given up" in site.run([(gone, f"{JOB}-0"), mine], **AGAIN)
+    assert f"start {JOB}-0.1: " in site.run([(gone, f"{JOB}-0"), mine], **AGAIN)
     assert not gone.folder.exists()
     assert outcome(mine[0]).ok
 
@@ -198,13 +199,15 @@ def test_an_image_that_is_not_the_pinned_one_fails_every_arm_before_any_rank_sta
     for artifact, launch in starts:
         ended = outcome(artifact)
         assert (ended.ok, ended.launch) == (False, launch)
-        assert "job 7: the image train.sqsh was refused before the first step" in ended.message
+        assert "job 7: the image train.sqsh was refused; no step counts" in ended.message
         assert f"must have the digest {image.digest}" in ended.message
         assert launches(artifact) == []
-    assert [step["options"]["ntasks"] for step in site.steps()] == (["2"] if verify == "every-node" else [])
+    assert [step["options"]["ntasks"] for step in site.steps()] == (["2", "2"] if verify == "every-node" else [])
 
 
-def test_the_pinned_image_is_read_once_on_every_node_and_named_to_the_ranks(site: Site, tmp_path: Path) -> None:
+def test_the_pinned_image_is_read_on_every_node_before_and_after_and_named_to_the_ranks(
+    site: Site, tmp_path: Path
+) -> None:
     file = tmp_path / "train.sqsh"
     file.write_bytes(b"the image")
     image = Image("train.sqsh", f"sha256:{hashlib.sha256(b'the image').hexdigest()}", file)
@@ -212,7 +215,8 @@ def test_the_pinned_image_is_read_once_on_every_node_and_named_to_the_ranks(site
     site.run([(artifact, launch)], site.stage(image=image))
 
     assert outcome(artifact).ok
-    check, ranks = site.steps()
+    check, ranks, after = site.steps()
+    assert check == after
     assert check["command"][1:] == ["-m", "samebits.launch.image", str(file), image.digest]
     assert (check["options"]["ntasks"], ranks["options"]["ntasks"]) == ("2", "2")
     assert json.loads((artifact.folder / "environment-0.json").read_text())["SAMEBITS_IMAGE"] == image.digest

@@ -44,6 +44,12 @@ def test_a_killed_rank_is_blamed_before_its_peers_that_failed_for_want_of_it(art
     assert "rank 2 on n2 (job 7) was killed by signal 9 (SIGKILL)" in ending.of_rank(artifact, said, "7")
 
 
+def test_among_ranks_that_srun_names_together_the_one_with_an_error_of_its_own_is_blamed(artifact: Artifact) -> None:
+    artifact.log(2).write_text("ValueError: the loss is a teapot\n")
+    said = ["srun: error: n1: tasks 0-3: Exited with exit code 1"]
+    assert "rank 2 on n1 (job 7) ended with status 1: ValueError" in ending.of_rank(artifact, said, "7")
+
+
 def test_a_rank_with_an_error_of_its_own_is_blamed_before_those_that_lost_a_peer(artifact: Artifact) -> None:
     artifact.log(3).write_text("ValueError: the loss is a teapot\n")
     said = [f"srun: error: n{rank}: task {rank}: Exited with exit code 1" for rank in (0, 1, 3)]

@@ -10,7 +10,12 @@ JOB = {"SLURM_JOB_ID": "7", "SLURM_CONF": "/etc/slurm.conf", "SLURMD_NODENAME": 
 
 
 def test_srun_gets_the_jobs_own_variables_and_what_is_asked_for() -> None:
-    assert environment.of_srun({**SHELL, **JOB}, {"PATH": "/usr/bin"}) == {**JOB, "PATH": "/usr/bin"}
+    assert environment.of_srun({**SHELL, **JOB}, {"HOME": "/home/you"}) == {
+        **JOB,
+        "HOME": "/home/you",
+        # As the cluster file's `setup` left it in the batch step.
+        "PATH": "/home/me/bin",
+    }
 
 
 def test_what_is_asked_for_outside_wins_over_the_jobs_own() -> None:

@@ -56,9 +56,13 @@ def test_the_time_limit_counts_whatever_moves(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def stuck(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, str]:
     """An arm whose rank 1 stands still while rank 0 waits for it, and what was said of it."""
-    wanted = launching.plan(launch={"hang_minutes": 0.05})
+    wanted = launching.plan(launch={"hang_minutes": 0.03})
     artifact = launching.prepared(tmp_path_factory.mktemp("stuck"), wanted)
-    assert launching.start_ranks(artifact, "stuck").wait(timeout=60) == 0
+    process = launching.start_ranks(artifact, "stuck")
+    try:
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.terminate()
     outcome = job.read_outcome(artifact)
     assert outcome is not None
     assert not outcome.ok
@@ -67,7 +71,7 @@ def stuck(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, str]:
 
 def test_the_rank_that_the_others_wait_for_is_named(stuck: tuple[Artifact, str]) -> None:
     assert stuck[1].startswith(
-        "arm reference: no step for 0.05 minutes (launch.hang_minutes), ended: rank 1 does not wait for the others\n"
+        "arm reference: no step for 0.03 minutes (launch.hang_minutes), ended: rank 1 does not wait for the others\n"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import executors
 import launching
-from batching import Site
+from batching import NAME, Site
 from samebits.artifact.folder import Artifact
 from samebits.launch import slurm_job
 from samebits.launch.job import LaunchError
@@ -22,7 +22,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     site = Site(tmp_path)
     monkeypatch.setenv("PATH", site.path())
     site.state("PENDING", "Resources")
-    site.command("cancelled", "echo 'CANCELLED|None|'")
+    site.command("cancelled", f"echo 'CANCELLED|None||{NAME}'")
     site.command("scancel", f'echo "$@" >> {site.bin}/scancel.log\ncp {site.bin}/cancelled {site.bin}/squeue')
     return site
 
@@ -33,7 +33,7 @@ def artifact(tmp_path: Path) -> Artifact:
 
 
 def looked_at(artifact: Artifact, poll: float = 0.0) -> SlurmJob:
-    return SlurmJob(artifact, artifact, "7", poll)
+    return SlurmJob(artifact, artifact, "7", NAME, poll)
 
 
 def cancelled(site: Site) -> list[str]:
@@ -86,6 +86,23 @@ def test_a_job_that_slurm_has_forgotten_has_ended(site: Site, artifact: Artifact
     job = looked_at(artifact)
     assert not job.running()
     assert "is no longer known to Slurm" in job.last_words()
+
+
+def test_a_job_of_another_name_is_somebody_elses_and_left_alone(site: Site, artifact: Artifact) -> None:
+    site.state("RUNNING", name="somebodys")
+    job = looked_at(artifact)
+    assert not job.running()
+    job.cancel()
+    assert cancelled(site) == []
+    assert "is no longer known to Slurm" in job.last_words()
+
+
+@pytest.mark.parametrize("state", ["SUSPENDED", "REQUEUE_HOLD"])
+def test_a_job_that_stands_still_says_so(site: Site, artifact: Artifact, state: str) -> None:
+    site.state(state)
+    job = looked_at(artifact)
+    assert job.running()
+    assert job.waits(75).startswith(f"job 7: is {state.lower()}, 1:15")
 
 
 @pytest.mark.parametrize("state", ["REQUEUED", "COMPLETING", "SUSPENDED"])
@@ -170,7 +187,7 @@ def test_the_log_of_an_arm_of_several_is_in_the_first_ones_folder(site: Site, tm
     twin = launching.prepared(tmp_path, launching.plan("twin-1"))
     (home.launch / "7_0_log.out").write_text("what the job said\n")
     site.state("FAILED")
-    job = SlurmJob(twin, home, "7", 0)
+    job = SlurmJob(twin, home, "7", NAME, 0)
     assert not job.running()
     assert job.last_words().startswith("arm twin-1: job 7")
     assert "what the job said" in job.last_words()

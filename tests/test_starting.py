@@ -144,6 +144,17 @@ def test_arms_that_run_in_another_job_are_left_alone(tmp_path: Path) -> None:
     assert record(tmp_path, "twin-1") == before
 
 
+def test_every_arm_of_a_live_job_is_waited_for_there(tmp_path: Path) -> None:
+    executor = Recording()
+    run(executor, tmp_path, plans(tmp_path))
+    executor.live = {artifact(tmp_path, arm).folder for arm in ARMS}
+    for arm in ARMS:
+        outcome, said = run(executor, tmp_path, plans(tmp_path), arm)
+        assert outcome.ok
+        assert f"arm {arm}: re-attached to job 7" in said
+    assert executor.arms() == [ARMS]
+
+
 @pytest.mark.parametrize(("arm", "on"), [("twin-1", ("n5", "n3")), ("resumed", ("n5", "n3"))])
 def test_where_the_recipe_wants_the_same_nodes_arms_follow_the_reference(
     tmp_path: Path, arm: str, on: tuple[str, ...]
@@ -233,7 +244,7 @@ def test_the_outcome_of_an_earlier_start_is_not_taken_for_this_ones(tmp_path: Pa
         executors.ends_well(start)
         assert job.renew(start.artifact, job.resumed_as(start.launch, 1))
 
-    executor = Recording(lambda start: None, later=begins_again)
+    executor = Recording(executors.keeps_silent, later=begins_again)
     outcome, _ = run(executor, tmp_path, plans(tmp_path), together=False)
     assert (outcome.ok, outcome.message) == (False, "job 7 ended and left no word")
     assert outcome.launch == record(tmp_path, "reference").launch == f"{executor.requests[0].starts[0].launch}.1"

@@ -30,12 +30,11 @@ SOURCES = (
     "strict.py",
     "plan.py",
     "pins.py",
-    "determinism.py",
     "run/*.py",
     "artifact/*.py",
 )
 """What runs inside a rank; relative to the package."""
-_STARTING = ("launch/environment.py", "launch/step.py", "launch/container.py")
+_STARTING = ("determinism.py", "launch/environment.py", "launch/step.py", "launch/container.py")
 """What decides how a rank is started."""
 
 _WITHOUT_EFFECT = (

@@ -20,7 +20,7 @@ from samebits.launch.local import GRACE_SECONDS, PORT_TRIES
 from samebits.launch.patience import Patience
 from samebits.launch.slurm import SlurmError, names, view
 from samebits.launch.step import Meeting, Stage
-from samebits.plan import Plan
+from samebits.plan import Plan, PlanError
 
 _LAG_SECONDS = 20.0
 """In which a shared file system shows what another node has written."""
@@ -50,12 +50,20 @@ def run_arms(starts: Sequence[tuple[str, str]], stage: Stage) -> None:
                 continue
             started = time.monotonic()
             # Before and after: the file may be replaced while the arms of a job run one after the other.
-            message = _check_image(stage) or _Arm(artifact, launch, stage, signals).run() or _check_image(stage)
+            message = _check_image(stage) or _run(artifact, launch, stage, signals) or _check_image(stage)
             if message and _ends():
                 # Slurm knows best why, and may start the job again.
                 print(f"{artifact.folder}: Slurm ends this job\n{message}", flush=True)
                 return
             _say(artifact, launch, message, time.monotonic() - started)
+
+
+def _run(artifact: Artifact, launch: str, stage: Stage, signals: _Signals) -> str:
+    """What went wrong, or nothing; an arm that cannot be run does not keep the others from running."""
+    try:
+        return _Arm(artifact, launch, stage, signals).run()
+    except (OSError, PlanError) as error:
+        return f"arm {artifact.folder.name}: job {_job()}: {error}; mend that, {failure.AGAIN}"
 
 
 def _say(artifact: Artifact, launch: str, message: str, seconds: float) -> None:

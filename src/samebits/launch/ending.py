@@ -19,6 +19,7 @@ _NODE = re.compile(r"Node failure on (?P<node>\S+)|DUE TO NODE FAILURE", re.IGNO
 _SIGNALS = {name: number for number in signal.valid_signals() if (name := signal.strsignal(number))}
 _PEER_GONE = re.compile(r"closed by peer|reset by peer|DistBackendError|DistNetworkError|peer went away|Broken pipe")
 _OUT_OF_MEMORY = "was out of memory"
+_LOGS_READ = 256
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,7 @@ def ended(said: Sequence[str]) -> list[Ended]:
 
 def of_rank(artifact: Artifact, said: Sequence[str], job: str) -> str:
     """The first one to blame of those that srun named. said: srun's lines, at least one of which names a task."""
-    found = _blamed(artifact, ended(said))
-    rank = found.ranks[0]
+    found, rank = _blamed(artifact, ended(said))
     place = f"{found.node} (job {job})"
     # slurmstepd speaks on the standard error of the step's tasks.
     heard = [*said, *failure.last_lines(artifact.log(rank))]
@@ -120,15 +120,17 @@ def _last_words(artifact: Artifact) -> Iterator[str]:
         yield from failure.quoted(artifact.log(0), lines)
 
 
-def _blamed(artifact: Artifact, found: Sequence[Ended]) -> Ended:
-    """A killed one first, since its peers fail for want of it; then one that does not complain of a lost peer."""
+def _blamed(artifact: Artifact, found: Sequence[Ended]) -> tuple[Ended, int]:
+    """Tasks that ended alike, and the rank among them: a killed one first, since its peers fail for want of it; then
+    one whose log does not complain of a lost peer."""
     for one in found:
         if one.status is None or one.status < 0:
-            return one
+            return one, one.ranks[0]
     for one in found:
-        if not _PEER_GONE.search(failure.headline(failure.last_lines(artifact.log(one.ranks[0])))):
-            return one
-    return found[0]
+        for rank in one.ranks[:_LOGS_READ]:
+            if not _PEER_GONE.search(failure.headline(failure.last_lines(artifact.log(rank)))):
+                return one, rank
+    return found[0], found[0].ranks[0]
 
 
 def _status(how: str) -> int | None:

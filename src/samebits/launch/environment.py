@@ -34,6 +34,10 @@ INHERITED = (
 """Finding software, files and devices: passed on from whoever starts the arm. All else is left behind."""
 
 
+_FOUND = ("PATH", "LD_LIBRARY_PATH")
+"""Of a job's batch step, where the cluster file's `setup` may have added a module's folders."""
+
+
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     """What a rank takes over from the surroundings of whoever starts the arm."""
     return {name: environment[name] for name in INHERITED if name in environment}
@@ -57,7 +61,7 @@ def of_srun(environment: Mapping[str, str], outside: Mapping[str, str]) -> dict[
     `outside` asks for. Options of srun that come from somebody's shell (SRUN_, SLURM_ ones that a step reads) stay, as
     Slurm itself sets most of them."""
     own = {name: value for name, value in environment.items() if name.startswith(("SLURM", "SRUN_"))}
-    return {**own, **outside}
+    return {**own, **outside, **{name: environment[name] for name in _FOUND if name in environment}}
 
 
 def of_local_rank(rank: int, world: int, port: int, launch: str) -> dict[str, str]:

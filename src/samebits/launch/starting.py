@@ -99,7 +99,7 @@ class Starting:
         """Where the recipe wants the reference's nodes, or others, and the reference has run before."""
         plan = starts[0].plan
         reference = read_outcome(self._of(arms.REFERENCE))
-        nodes = reference.nodes if reference and all(start.plan.arm != arms.REFERENCE for start in starts) else ()
+        nodes = reference.nodes if reference else ()
         same = plan.recipe.cluster is not None and plan.recipe.cluster.placement == "same-nodes"
         return Request(
             starts=starts,
