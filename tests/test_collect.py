@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -244,9 +246,24 @@ def test_a_full_disk_leaves_no_manifest(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ArtifactError, match="no manifest can be written"):
         collect(artifact.folder)
     assert not artifact.manifest.exists()
-    assert not list(artifact.folder.glob(".*"))
+    assert not list(artifact.folder.glob("*.part"))
 
 
 def test_ranks_are_told_as_ranges() -> None:
     assert ranks_text([9, 0, 1, 2, 4, 1]) == "0-2, 4, 9"
     assert ranks_text([]) == ""
+
+
+def test_who_collects_waits_for_another_who_does(tmp_path: Path) -> None:
+    """A killed pipeline's job and its successor's: neither takes the other's manifest away."""
+    artifact = write_artifact(tmp_path / "a")
+    collect(artifact.folder)
+    with (artifact.folder / ".collecting").open("a") as other:
+        fcntl.flock(other.fileno(), fcntl.LOCK_EX)
+        second = threading.Thread(target=collect, args=(artifact.folder,), daemon=True)
+        second.start()
+        second.join(0.5)
+        assert second.is_alive()
+        assert artifact.manifest.exists()
+    second.join(30)
+    assert artifact.manifest.exists()

@@ -7,8 +7,10 @@ The manifest is written last. Without it an artifact is not finished, and no com
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +37,27 @@ def collect(folder: Path, *, deep: bool | None = None) -> Manifest:
     artifact = Artifact(folder)
     if not artifact.folder.is_dir():
         raise ArtifactError(f"{artifact.folder}: no such folder; give the folder of an arm")
-    if artifact.plan.exists() or any(artifact.folder.glob("rank-*.fp")):
+    if not (artifact.plan.exists() or any(artifact.folder.glob("rank-*.fp"))):
+        _read_plan(artifact)
+    with _alone(artifact):
         _forget(artifact)
+        return _collected(artifact, deep)
+
+
+@contextlib.contextmanager
+def _alone(artifact: Artifact) -> Iterator[None]:
+    """Another pipeline's job may collect the same artifact: one after the other."""
+    path = artifact.folder / ".collecting"
+    try:
+        stream = path.open("a")
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be written ({error.strerror}); its folder must be writable") from error
+    with stream:
+        fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
+        yield
+
+
+def _collected(artifact: Artifact, deep: bool | None) -> Manifest:
     plan = _read_plan(artifact)
     problems = Problems(artifact)
     launch = check_outcome(artifact, problems)
