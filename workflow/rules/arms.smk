@@ -7,8 +7,8 @@ rule arm:
         "results/{recipe}/arms/{arm}/ran",
     log:
         "results/{recipe}/logs/{arm}.run.log",
-    localrule: True
     priority: samebits.priority
+    localrule: True
     conda:
         "../envs/samebits.yaml"
     threads: samebits.threads(config)
