@@ -27,7 +27,7 @@ demo: setup ## prove the smoke recipe on this machine: every arm, the report, th
 	@$(BIN)/samebits verdict results/smoke
 
 test: lint ## lint, then every test
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2
 
 lint: setup ## format, style, types, workflow
 	$(BIN)/ruff check $(SOURCES)

@@ -120,3 +120,11 @@ def test_an_edited_source_changes_the_digest_of_the_code(tmp_path: Path) -> None
     before = observe._tree(tmp_path, [path])
     path.write_text("x = 2\n")
     assert observe._tree(tmp_path, [path]) != before
+
+
+def test_what_an_environment_in_the_temporary_folder_installs_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clone in /tmp has its torch there; what is made at run time lies there, too, and does not count."""
+    monkeypatch.setattr(observe.sys, "prefix", "/tmp/clone/.venv")
+    monkeypatch.setattr(observe.tempfile, "gettempdir", lambda: "/tmp")
+    assert observe._matters("/tmp/clone/.venv/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so")
+    assert not observe._matters("/tmp/tmpx81/kernel.so")

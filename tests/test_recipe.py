@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import builders
 from samebits import document, recipe
+from samebits.problem import show
 from samebits.recipe import RecipeError
 from samebits.sections import TokenData
 
@@ -267,3 +268,9 @@ def test_any_value_anywhere_is_accepted_or_refused_by_lines_that_name_the_file(
     path.write_text(json.dumps(body), encoding="utf-8")
 
     assert all(line.startswith(str(path)) for line in _lines(path))
+
+
+def test_a_long_path_is_shown_whole_and_other_long_text_is_cut() -> None:
+    path = "/" + "/".join(["folder"] * 30)
+    assert show(path) == repr(path)
+    assert len(show("x" * 200)) == 80

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 _LONGEST = 80
+_LONGEST_PATH = 4096
 
 
 class Missing:
@@ -29,13 +30,14 @@ class Problem:
 
 
 def show(value: object) -> str:
-    """A value as the recipe's author writes it, on one line, cut after 80 characters."""
+    """A value as the recipe's author writes it, on one line, cut after 80 characters; a path is shown whole."""
     if value is MISSING:
         return "missing"
     if value is None:
         return "absent"
     text = repr(value) if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    whole = isinstance(value, str) and "/" in value and len(value) <= _LONGEST_PATH
+    return text if whole or len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
 def listed(values: list[str], last: str = "or") -> str:

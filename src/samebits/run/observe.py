@@ -150,7 +150,8 @@ def libraries() -> dict[str, str]:
 
 
 def _matters(path: str) -> bool:
-    made_here = path.startswith((tempfile.gettempdir(), "/dev/shm", "/memfd"))
+    installed = path.startswith((sys.prefix, sys.base_prefix))
+    made_here = path.startswith((tempfile.gettempdir(), "/dev/shm", "/memfd")) and not installed
     return not made_here and "/lib-dynload/" not in path and not Path(path).name.startswith("libnss_")
 
 
