@@ -101,7 +101,7 @@ class LocalExecutor:
         executor.update_parameters(timeout_min=start.plan.recipe.launch.time_minutes + _SPARE_MINUTES)
         command = request.command or RANK_COMMAND
         arguments = (str(start.artifact.folder), start.launch, dict(request.inherited), command)
-        with _ignored(signal.SIGINT, signal.SIGHUP), _silent(start.artifact.launch / "controller.log"):
+        with _blocked(signal.SIGINT, signal.SIGHUP), _silent(start.artifact.launch / "controller.log"):
             submitted = executor.submit(run_ranks, *arguments)
         return LocalJob(start.artifact, str(submitted.job_id), submitted)
 
@@ -172,7 +172,8 @@ def _words(text: str) -> str:
 
 @contextlib.contextmanager
 def _blocked(*signals: signal.Signals) -> Iterator[None]:
-    """What is started inside never sees them; this process does when it leaves."""
+    """What is started inside never sees them, for good: the job is to outlive Ctrl-C in, and the end of, a terminal.
+    This process sees them when it leaves."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -190,17 +191,6 @@ def _plain() -> Iterator[None]:
         yield
     finally:
         os.environ.update(taken)
-
-
-@contextlib.contextmanager
-def _ignored(*signals: signal.Signals) -> Iterator[None]:
-    """What is started inside ignores them for good: the job is to outlive Ctrl-C in, and the end of, a terminal."""
-    before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in signals}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
 
 
 @contextlib.contextmanager
