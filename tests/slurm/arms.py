@@ -17,6 +17,8 @@ from samebits.artifact.folder import Artifact
 from samebits.launch import job
 from samebits.launch.progress import read
 
+from .cluster import Cluster
+
 VERBS = Path(__file__).parents[1] / "pipeline_samebits.py"
 SECONDS = 150
 
@@ -72,6 +74,12 @@ class Lab:
         except OSError:
             return []
         return sorted((int(rank), launch) for rank, _, launch, _ in (line.split() for line in lines))
+
+
+def second_node(cluster: Cluster, job: str) -> str:
+    """Not the one that runs the batch step."""
+    nodes = cluster.command("squeue", "-h", "-j", job, "-o", "%N").strip()
+    return cluster.command("scontrol", "show", "hostnames", nodes).split()[1]
 
 
 class Waiting:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .arms import Lab, until
+from .arms import Lab, second_node, until
 from .cluster import Cluster
 
 TROUBLE = 4
@@ -203,8 +203,7 @@ def test_an_arm_that_loses_a_node_begins_again_on_others(tmp_path: Path, cluster
     lab = Lab(tmp_path, "wait", **two_nodes())
     waiting = lab.start()
     job = lab.at_step(0)
-    lost = cluster.command("squeue", "-h", "-j", job, "-o", "%N").strip()
-    node = cluster.command("scontrol", "show", "hostnames", lost).split()[1]
+    node = second_node(cluster, job)
     cluster.fail_node(node)
     try:
         until((lab.folder / "results/smoke/superseded/reference").exists, 90)
@@ -225,8 +224,7 @@ def test_an_arm_that_may_not_be_requeued_names_the_lost_node(tmp_path: Path, clu
     lab = Lab(tmp_path, "hang", {"requeue": False}, **two_nodes())
     waiting = lab.start()
     job = lab.at_step(0)
-    lost = cluster.command("squeue", "-h", "-j", job, "-o", "%N").strip()
-    node = cluster.command("scontrol", "show", "hostnames", lost).split()[1]
+    node = second_node(cluster, job)
     cluster.fail_node(node)
     try:
         status, said = waiting.end()

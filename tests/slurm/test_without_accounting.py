@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .arms import Lab
+from .arms import Lab, second_node
 from .cluster import Cluster
 from .test_pipeline_on_slurm import Project, two_nodes
 
@@ -33,8 +33,7 @@ def test_a_lost_node_is_named(tmp_path: Path, bare_cluster: Cluster) -> None:
     lab = Lab(tmp_path, "hang", {"requeue": False}, cluster={"nodes": 2, "ranks_per_node": 1})
     waiting = lab.start()
     job = lab.at_step(0)
-    nodes = bare_cluster.command("squeue", "-h", "-j", job, "-o", "%N").strip()
-    node = bare_cluster.command("scontrol", "show", "hostnames", nodes).split()[1]
+    node = second_node(bare_cluster, job)
     bare_cluster.fail_node(node)
     try:
         status, said = waiting.end()

@@ -12,13 +12,11 @@ from samebits.launch import container, environment, image
 from samebits.launch.cluster import ClusterFile
 from samebits.launch.container import Mount
 from samebits.launch.job import LaunchError
-from samebits.launch.start import Request, base
+from samebits.launch.start import SPARE_MINUTES, Request, base
 from samebits.launch.step import Stage
 from samebits.plan import Plan
 from samebits.sections import TokenData
 
-SPARE_MINUTES = 5
-"""The job ends its ranks when their time is over and says so; only then would Slurm."""
 WARNED_SECONDS = 60
 _RANK = ("-m", "samebits.run.rank")
 _BARE = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "PATH")

@@ -16,7 +16,16 @@ from pathlib import Path
 from samebits.artifact.folder import Artifact
 from samebits.launch import progress
 from samebits.launch.echo import Echo
-from samebits.launch.job import LaunchError, Outcome, deciding, now, read_outcome, read_record, unreadable
+from samebits.launch.job import (
+    LaunchError,
+    Outcome,
+    deciding,
+    latest_outcome,
+    now,
+    read_outcome,
+    read_record,
+    unreadable,
+)
 from samebits.launch.kept import plan_changes, reasons_to_run, surrounding_changes
 from samebits.launch.starting import Starting
 from samebits.launch.submit import Executor, Job, LocalExecutor
@@ -158,14 +167,9 @@ class _Arm:
     def _outcome_of(self, job: Job) -> Outcome | None:
         """A shared file system may show it a while after its job has ended."""
         deadline = time.monotonic() + job.lag
-        while (outcome := self._outcome()) is None and time.monotonic() < deadline:
+        while (outcome := latest_outcome(self._artifact)) is None and time.monotonic() < deadline:
             time.sleep(0.5)
         return outcome
-
-    def _outcome(self) -> Outcome | None:
-        """Of this start; a job that Slurm started again may have left one of the start before."""
-        outcome, record = read_outcome(self._artifact), read_record(self._artifact)
-        return outcome if outcome and record and outcome.launch == record.launch else None
 
     def _cancel(self, job: Job) -> None:
         name = signal.Signals(self.interrupts[0]).name

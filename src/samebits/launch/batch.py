@@ -16,7 +16,7 @@ from pathlib import Path
 from samebits.artifact.folder import Artifact
 from samebits.launch import ending, environment, failure, job, step, traces
 from samebits.launch.job import Outcome
-from samebits.launch.local import GRACE_SECONDS, PORT_TRIES
+from samebits.launch.local import GRACE_SECONDS, PORT_TRIES, free_port
 from samebits.launch.patience import Patience
 from samebits.launch.slurm import SlurmError, names, view
 from samebits.launch.step import Meeting, Stage
@@ -35,11 +35,10 @@ def run_arms(starts: Sequence[tuple[str, str]], stage: Stage) -> None:
     """
     again = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     signals = _Signals()
-    artifacts = [Artifact(Path(folder)) for folder, _ in starts]
-    if again and all(map(job.finished, artifacts)):
+    launched = [(Artifact(Path(folder)), job.resumed_as(launch, again)) for folder, launch in starts]
+    if again and all(job.finished(artifact) for artifact, _ in launched):
         print("every arm of this job had finished; nothing is run", flush=True)
         return
-    launched = [(Artifact(Path(folder)), job.resumed_as(launch, again)) for folder, launch in starts]
     if again:
         for artifact, launch in launched:
             _begin_again(artifact, launch, again)
@@ -153,7 +152,7 @@ class _Arm:
 
     def _once(self) -> str:
         self._artifact.log(0).parent.mkdir(exist_ok=True)
-        meeting = Meeting(address=_here(), port=_free_port(), launch=self._launch)
+        meeting = Meeting(address=_here(), port=free_port(""), launch=self._launch)
         command = step.ranks(self._stage, self._artifact, meeting)
         print(" ".join(command), flush=True)
         with self._said.open("wb") as stream:
@@ -250,10 +249,3 @@ def _nodes() -> tuple[str, ...]:
         return names(os.environ.get("SLURM_JOB_NODELIST", ""))
     except SlurmError:
         return ()
-
-
-def _free_port() -> int:
-    """Free on this node at this moment; somebody else may take it before rank 0 does."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

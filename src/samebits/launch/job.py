@@ -84,10 +84,16 @@ def resumed_as(launch: str, again: int) -> str:
     return f"{launch}.{again}" if again else launch
 
 
+def latest_outcome(artifact: Artifact) -> Outcome | None:
+    """Of the start that the record names; a job that Slurm started again may have left one of the start before."""
+    outcome, record = read_outcome(artifact), read_record(artifact)
+    return outcome if outcome and record and outcome.launch == record.launch else None
+
+
 def finished(artifact: Artifact) -> bool:
     """Whether its latest start has ended well."""
-    record, outcome = read_record(artifact), read_outcome(artifact)
-    return record is not None and outcome is not None and outcome.ok and outcome.launch == record.launch
+    outcome = latest_outcome(artifact)
+    return outcome is not None and outcome.ok
 
 
 def renew(artifact: Artifact, launch: str) -> bool:

@@ -73,7 +73,7 @@ class _LocalArm:
         return message or self._missing()
 
     def _start(self, ranks: Ranks) -> None:
-        port = _free_port()
+        port = free_port()
         self._artifact.log(0).parent.mkdir(exist_ok=True)
         for rank in range(self._plan.world):
             own = environment.of_local_rank(rank, self._plan.world, port, self._launch)
@@ -111,8 +111,8 @@ def _culprit(failed: Sequence[int], statuses: Mapping[int, int]) -> int:
     return next((rank for rank in failed if statuses[rank] < 0), failed[0])
 
 
-def _free_port() -> int:
-    """Free at this moment; somebody else may take it before rank 0 does."""
+def free_port(address: str = "127.0.0.1") -> int:
+    """Free there at this moment; somebody else may take it before rank 0 does. address: empty for all of this host."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])

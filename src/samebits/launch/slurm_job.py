@@ -13,8 +13,8 @@ _CANCEL_SECONDS = 180
 _LOOKS = 3
 _STANDING = ("SUSPENDED", "STOPPED", "SPECIAL_EXIT", "REQUEUE_HOLD")
 _SOON_SECONDS = 0.5
-_SOON_LOOKS = 20
 """Between two questions once the arm has said how it ended."""
+_SOON_LOOKS = 20
 
 
 class SlurmJob:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from samebits.artifact.folder import Artifact
 from samebits.plan import Plan
 
+SPARE_MINUTES = 5
+"""A job ends its ranks when their time is over and says so; only so much later would its scheduler."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Start:

@@ -24,12 +24,10 @@ from samebits.launch.echo import Echo
 from samebits.launch.job import JobRecord, LaunchError
 from samebits.launch.local import RANK_COMMAND, run_ranks
 from samebits.launch.local_job import LocalJob
-from samebits.launch.start import Request
+from samebits.launch.start import SPARE_MINUTES, Request
 from samebits.plan import Plan
 
 _STEERING = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_")
-_SPARE_MINUTES = 5
-"""The job ends its ranks when their time is over and says so; only then would submitit end the job."""
 
 
 class Job(Protocol):
@@ -98,7 +96,7 @@ class LocalExecutor:
     def submit(self, request: Request, echo: Echo) -> LocalJob:
         (start,) = request.starts
         executor = submitit.LocalExecutor(start.artifact.launch)
-        executor.update_parameters(timeout_min=start.plan.recipe.launch.time_minutes + _SPARE_MINUTES)
+        executor.update_parameters(timeout_min=start.plan.recipe.launch.time_minutes + SPARE_MINUTES)
         command = request.command or RANK_COMMAND
         arguments = (str(start.artifact.folder), start.launch, dict(request.inherited), command)
         with _blocked(signal.SIGINT, signal.SIGHUP), _silent(start.artifact.launch / "controller.log"):
