@@ -14,7 +14,6 @@ from typing import Any
 
 import launching
 from samebits.artifact.folder import Artifact
-from samebits.launch import environment
 from samebits.launch.job import JobRecord, Outcome, now
 from samebits.launch.step import Stage
 from samebits.plan import Plan
@@ -77,7 +76,6 @@ class Site:
             prefix=(),
             command=("sh", "-c", MODE),
             outside={"PATH": self.path()},
-            inside=environment.of_recipe(launching.plan().recipe),
             path="",
             interface=None,
             image=None,

@@ -24,6 +24,9 @@ def pins(rank: int = 0, **groups: dict[str, str]) -> Pins:
         "runtime": {
             "deterministic_algorithms": "True",
             "fill_uninitialized_memory": "False",
+            "deterministic_mode": "True",
+            "cross_entropy_loss_fusion": "False",
+            "moe_router_fusion": "False",
             "threads": "1",
         },
         "environment": determinism.environment(artifacts.make_plan().recipe.determinism),

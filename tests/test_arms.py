@@ -12,13 +12,17 @@ import builders
 from samebits import arms, plan_table
 from samebits.plan import Plan
 from samebits.recipe import RecipeError
-from samebits.sections import Fault
+from samebits.sections import Fault, Recipe
 
 _RESULTS = Path("/results")
 
 
 def _arms(**changes: Any) -> dict[str, Plan]:
     return {plan.arm: plan for plan in arms.plans(builders.recipe(**changes), _RESULTS)}
+
+
+def _key(recipe: Recipe, arm: str = "reference") -> str:
+    return arms.key(arms.plan(recipe, arm, _RESULTS))
 
 
 def _fault(**fault: Any) -> Plan:
@@ -131,7 +135,7 @@ _BOUND: list[tuple[dict[str, Any], list[str]]] = [
 def test_a_finished_arm_stands_when_only_the_questions_change(changes: dict[str, Any]) -> None:
     old, new = builders.recipe(), builders.recipe(**changes)
 
-    assert arms.key(old, "reference") == arms.key(new, "reference")
+    assert _key(old) == _key(new)
     assert arms.explain_change(_arms()["reference"], _arms(**changes)["reference"]) == []
 
 
@@ -141,34 +145,34 @@ def test_an_arm_runs_again_when_what_it_computes_or_records_changes(
 ) -> None:
     old, new = builders.recipe(), builders.recipe(**changes)
 
-    assert arms.key(old, "reference") != arms.key(new, "reference")
+    assert _key(old) != _key(new)
     assert arms.explain_change(_arms()["reference"], _arms(**changes)["reference"]) == reasons
 
 
 def test_a_control_runs_again_when_its_own_fault_changes() -> None:
     changes = {"controls": [{"name": "ulp", "fault": {"kind": "ulp", "step": 3}}]}
 
-    assert arms.key(builders.recipe(), "control-ulp") != arms.key(builders.recipe(**changes), "control-ulp")
+    assert _key(builders.recipe(), "control-ulp") != _key(builders.recipe(**changes), "control-ulp")
     assert arms.explain_change(_arms()["control-ulp"], _arms(**changes)["control-ulp"]) == ["faults[0].step: 7 -> 3"]
 
 
 def test_a_moved_token_file_with_the_same_digest_does_not_count() -> None:
     here, there = builders.recipe(data=builders.tokens("/a")), builders.recipe(data=builders.tokens("/b"))
 
-    assert arms.key(here, "reference") == arms.key(there, "reference")
+    assert _key(here) == _key(there)
 
 
 def test_arms_have_keys_of_their_own() -> None:
-    keys = [arms.key(builders.recipe(), arm) for arm in _arms()]
+    keys = [_key(builders.recipe(), arm) for arm in _arms()]
 
     assert len(set(keys)) == len(keys)
 
 
 def test_the_key_follows_the_software_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = arms.key(builders.recipe(), "reference")
+    before = _key(builders.recipe())
     monkeypatch.setattr(arms, "_surroundings", lambda: {"software": {"torch": "0.0"}})
 
-    assert arms.key(builders.recipe(), "reference") != before
+    assert _key(builders.recipe()) != before
 
 
 def test_planning_imports_neither_torch_nor_numpy() -> None:

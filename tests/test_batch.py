@@ -14,7 +14,7 @@ import batching
 import launching
 from batching import JOB, Site
 from samebits.artifact.folder import Artifact
-from samebits.launch import environment, job
+from samebits.launch import job
 from samebits.launch.image import Image
 from samebits.launch.job import Outcome
 from samebits.plan import Plan
@@ -68,7 +68,7 @@ def test_an_arm_whose_ranks_all_end_well_is_ok_and_names_its_nodes(site: Site, t
 def test_ranks_get_what_the_recipe_asks_for_and_nothing_from_the_jobs_shell(site: Site, tmp_path: Path) -> None:
     wanted = launching.plan(launch={"threads": 3})
     artifact, launch = batching.arm(tmp_path, wanted, "environment")
-    stage = site.stage(interface="ib0", inside=environment.of_recipe(wanted.recipe), path="/shared/site")
+    stage = site.stage(interface="ib0", path="/shared/site")
     site.run([(artifact, launch)], stage, NCCL_ALGO="Tree", LD_PRELOAD="", SECRET="x")
 
     seen = json.loads((artifact.folder / "environment-1.json").read_text())

@@ -28,8 +28,8 @@ def test_only_what_finds_software_files_and_devices_is_taken_over() -> None:
 
 
 def test_a_recipes_variables_come_before_those_that_are_filled_in() -> None:
-    recipe = builders.recipe(launch={"threads": 5}, determinism={"environment": {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}})
-    own = environment.of_recipe(recipe)
+    plan = builders.plan(launch={"threads": 5}, determinism={"environment": {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}})
+    own = environment.of_plan(plan)
     assert (own["CUBLAS_WORKSPACE_CONFIG"], own["NCCL_ALGO"]) == (":16:8", "Ring")
     assert (own["OMP_NUM_THREADS"], own["MKL_NUM_THREADS"], own["PYTHONHASHSEED"]) == ("5", "5", "0")
 

@@ -27,6 +27,7 @@ _SOFTWARE = ("torch", "numpy", "megatron-core", "transformer-engine")
 SOURCES = (
     "sections.py",
     "surroundings.py",
+    "overhead.py",
     "strict.py",
     "plan.py",
     "pins.py",
@@ -42,6 +43,7 @@ _WITHOUT_EFFECT = (
     "recipe.controls",
     "recipe.twins",
     "recipe.waivers",
+    "recipe.overhead",
     "recipe.launch.time_minutes",
     "recipe.launch.hang_minutes",
     *("recipe.cluster.slurm.account", "recipe.cluster.slurm.qos", "recipe.cluster.slurm.sbatch"),
@@ -97,14 +99,14 @@ def avoids_reference(plan: Plan) -> bool:
     return cluster is not None and cluster.placement == "other-nodes" and plan.arm.startswith("twin-")
 
 
-def key(recipe: Recipe, arm: str) -> str:
+def key(plan: Plan) -> str:
     """Hex digest of all that makes an arm's run: its plan, the software here and samebits' own sources in a rank.
 
     While it stays the same, a finished arm stands. Software is what this host has, unless the recipe names an image:
-    then the image, which the plan holds, is what counts. Raises RecipeError for an arm that the recipe does not have.
+    then the image, which the plan holds, is what counts.
     """
-    counting = dict(entries(plan(recipe, arm, Path()), _WITHOUT_EFFECT))
-    surroundings = {"sources": sources_digest()} if recipe.container else _surroundings()
+    counting = dict(entries(plan, _WITHOUT_EFFECT))
+    surroundings = {"sources": sources_digest()} if plan.recipe.container else _surroundings()
     text = json.dumps({"plan": counting, **surroundings}, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

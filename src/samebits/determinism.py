@@ -7,14 +7,14 @@ does not show that it is in force: ranks read it back and store it with their pi
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from samebits.problem import MISSING, Problem, listed
 
 if TYPE_CHECKING:
-    from samebits.sections import Determinism
+    from samebits.sections import Determinism, Recipe
 
 _KEY = "determinism.environment"
 _ALGORITHMS = ("Ring", "CollnetDirect", "CollnetChain")
@@ -96,10 +96,31 @@ RECORDED = (
 RECORDED_PREFIX = "TRITON_AUTOTUNE_BLOCK_"
 
 
-def environment(determinism: Determinism) -> dict[str, str]:
-    """Variables to start every rank with: the recipe's, and what the table fills in. Sorted by name."""
+FLAGS = ("deterministic_algorithms", "fill_uninitialized_memory")
+"""Of torch: a recipe may have them off."""
+DETERMINISTIC_MODE = "deterministic_mode"
+"""Of Megatron Core: always on, but where its cost is measured."""
+UNFUSED: dict[str, str] = {"unfused_cross_entropy": "cross_entropy_loss_fusion", "unfused_router": "moe_router_fusion"}
+"""Setting -> the fusion of Megatron Core that determinism refuses: always off, but where its cost is measured."""
+
+
+def environment(determinism: Determinism, relaxed: Sequence[str] = ()) -> dict[str, str]:
+    """Variables to start every rank with: the recipe's, and what the table fills in. Sorted by name.
+
+    relaxed: settings that are left off; only variables of the table are ones.
+    """
     filled = {variable.name: variable.filled for variable in ACCEPTED if variable.filled is not None}
-    return dict(sorted({**filled, **determinism.environment}.items()))
+    wanted = {**filled, **determinism.environment}
+    off = {variable.name for variable in ACCEPTED if variable.name in relaxed}
+    return {name: value for name, value in sorted(wanted.items()) if name not in off}
+
+
+def knobs(recipe: Recipe) -> tuple[str, ...]:
+    """Every determinism setting that a deterministic run of the recipe has on, by the name that relaxes it."""
+    flags = [name for name in FLAGS if getattr(recipe.determinism, name)]
+    unfused = [name for name in UNFUSED if name != "unfused_router" or recipe.model.moe]
+    variables = [variable.name for variable in ACCEPTED if variable.name in environment(recipe.determinism)]
+    return *flags, DETERMINISTIC_MODE, *unfused, *variables
 
 
 def problems(environment: Mapping[str, str]) -> list[Problem]:

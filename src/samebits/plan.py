@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from samebits.overhead import Timing
 from samebits.sections import Fault, Recipe, Rung
 
 PLAN_FORMAT = 1
@@ -30,12 +31,13 @@ class PlanError(ValueError):
 class Plan:
     """One arm of a recipe.
 
-    arm: `reference`, `twin-N`, `resumed`, `control-NAME`, `bare`.
+    arm: `reference`, `twin-N`, `resumed`, `control-NAME`, `bare`; `SETTING-N` of an experiment.
     first_step, last_step: 1-based, inclusive.
     restore: checkpoint folder to start from, absolute; None: from scratch.
     capture: False in the arm `bare`, which records its final state only.
     faults: planted on purpose; empty in every arm but controls and tests.
     keep_checkpoints: other arms write theirs too (a twin does all that the reference does) and delete them at the end.
+    timing: of a run that measures time, which writes no checkpoint; None: of an arm that is compared.
     """
 
     format: int = PLAN_FORMAT
@@ -47,10 +49,16 @@ class Plan:
     capture: bool
     keep_checkpoints: bool
     faults: tuple[Fault, ...] = ()
+    timing: Timing | None = None
 
     @property
     def world(self) -> int:
         return self.recipe.parallel.world
+
+    @property
+    def relaxed(self) -> tuple[str, ...]:
+        """Determinism settings that it leaves off."""
+        return self.timing.relaxed if self.timing else ()
 
     def rung_at(self, rank: int, step: int) -> Rung:
         """Rung at which `rank` records `step`: the recipe's inside the capture limits, `metrics` outside."""
@@ -63,7 +71,7 @@ class Plan:
         return capture.rung if inside else "metrics"
 
     def saves_at(self, step: int) -> bool:
-        return step % self.recipe.checkpoint.every == 0
+        return self.timing is None and step % self.recipe.checkpoint.every == 0
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True, indent=1) + "\n"

@@ -62,7 +62,10 @@ def _row(plan: Plan, path: Path) -> PlanRow:
         needs=arms.needs(plan),
         time_minutes=recipe.launch.time_minutes,
         command=shlex.join(["samebits", "run", str(path), plan.arm]),
-        environment={**determinism.environment(recipe.determinism), "OMP_NUM_THREADS": str(recipe.launch.threads)},
+        environment={
+            **determinism.environment(recipe.determinism, plan.relaxed),
+            "OMP_NUM_THREADS": str(recipe.launch.threads),
+        },
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from samebits.overhead import Overhead
 from samebits.strict import Count, NonNegative, Positive, Probability, Section, Whole
 from samebits.surroundings import Cluster, Container, Launch
 
@@ -233,7 +234,7 @@ class Fault(Section):
     """Parameter name, RNG stream name, or name of an upstream workaround; absent: the first one on that rank."""
 
 
-Gate = Literal["repeatability", "resume", "control", "observer"]
+Gate = Literal["repeatability", "resume", "control", "observer", "overhead"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +290,8 @@ class Recipe(Section):
     """Repeats of the reference for the gate `repeatability`."""
     waivers: tuple[Waiver, ...] = ()
     """Differences that may stand; printed beside the scope."""
+    overhead: Overhead | None = None
+    """Absent: the cost of determinism is not measured."""
     container: Container | None = None
     """Absent: the software of the machine that an arm is started on."""
     cluster: Cluster | None = None

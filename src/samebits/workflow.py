@@ -58,7 +58,7 @@ def needs(wildcards: Any) -> list[str]:
 
 def arm_key(wildcards: Any) -> str:
     """While it stays the same, a finished arm is not run again; comments in a recipe do not change it."""
-    return str(_answer(arms.key, _recipe(wildcards.recipe), wildcards.arm))
+    return arms.key(_answer(arms.plan, _recipe(wildcards.recipe), wildcards.arm, RESULTS))
 
 
 def recipe_key(wildcards: Any) -> str:

@@ -30,6 +30,11 @@ class Artifact:
         return self.folder / "table.npy"
 
     @property
+    def clocks(self) -> Path:
+        """Of a run that measures time."""
+        return self.folder / "clocks.npy"
+
+    @property
     def launch(self) -> Path:
         """Of submitit: its scripts, pickles and the job's own log."""
         return self.folder / "launch"

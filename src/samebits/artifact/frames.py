@@ -16,7 +16,8 @@ import struct
 from enum import StrEnum
 
 MAGIC = b"samebits-fp\n"
-FORMAT = 1
+FORMAT = 2
+"""2: clock records."""
 PREFIX = MAGIC + FORMAT.to_bytes(4, "little")
 HEAD = struct.Struct("<4sIQ")
 CHECK_BYTES = 16
@@ -25,13 +26,15 @@ NO_CHECK = bytes(CHECK_BYTES)
 
 class FrameKind(StrEnum):
     """HEADER first, once. TABLES before the records that use them. RECORDS, then the BLOCK that sums them up.
-    NOTE anywhere between. SEAL: the run ended as planned. VERIFIED: the rank re-read its own file after the seal."""
+    NOTE anywhere between. CLOCK: once, where steps were timed.
+    SEAL: the run ended as planned. VERIFIED: the rank re-read its own file after the seal."""
 
     HEADER = "HEAD"
     TABLES = "TABL"
     RECORDS = "RECS"
     BLOCK = "BLOK"
     NOTE = "NOTE"
+    CLOCK = "CLOK"
     SEAL = "SEAL"
     VERIFIED = "VRFY"
 

@@ -12,11 +12,13 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from samebits.artifact.clock import CLOCK, Clocks
 from samebits.artifact.folder import Artifact, ArtifactError, write_whole
 from samebits.artifact.header import Coordinates
 from samebits.pins import Pins
@@ -31,13 +33,16 @@ __all__ = [
     "RankFile",
     "Table",
     "Unhealthy",
+    "read_clocks",
     "read_manifest",
     "read_table",
     "run_fingerprint",
+    "write_clocks",
     "write_table",
 ]
 
-MANIFEST_FORMAT = 1
+MANIFEST_FORMAT = 2
+"""2: clock records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +93,8 @@ class Unhealthy:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """blocks: what every rank recorded, in order. table: sha256 of table.npy. run_fingerprint: see the function.
+    """blocks: what every rank recorded, in order. table, clocks: sha256 of table.npy and of clocks.npy; the
+    latter empty where no time was measured. run_fingerprint: see the function.
 
     In the file, pins that several ranks share stand once: at 2,432 ranks the difference is 20 MB.
     """
@@ -102,6 +108,7 @@ class Manifest:
     planted: tuple[Planted, ...]
     unhealthy: tuple[Unhealthy, ...]
     table: str
+    clocks: str
     run_fingerprint: str
 
     def write(self, artifact: Artifact) -> None:
@@ -168,25 +175,55 @@ Table = NDArray[np.uint8]
 
 def write_table(artifact: Artifact, table: Table) -> str:
     """Returns the file's sha256."""
+    return _saved(artifact.table, table)
+
+
+def write_clocks(artifact: Artifact, clocks: Clocks) -> str:
+    """clocks: CLOCK, shape (ranks, steps). Returns the file's sha256."""
+    return _saved(artifact.clocks, clocks)
+
+
+def _saved(path: Path, array: NDArray[Any]) -> str:
     buffer = io.BytesIO()
-    np.save(buffer, table, allow_pickle=False)
-    write_whole(artifact.table, buffer.getvalue())
+    np.save(buffer, array, allow_pickle=False)
+    write_whole(path, buffer.getvalue())
     return hashlib.sha256(buffer.getvalue()).hexdigest()
 
 
 def read_table(artifact: Artifact, manifest: Manifest) -> Table:
     """Raises ArtifactError where the table is missing or is not the one that the manifest seals."""
-    path, again = artifact.table, f"`samebits collect {artifact.folder}` again"
+    table: Table = _loaded(artifact, artifact.table, manifest.table)
+    if table.dtype != np.uint8 or table.shape != (len(manifest.ranks), len(manifest.blocks), 32):
+        raise ArtifactError(
+            f"{artifact.table}: has shape {table.shape}, not (ranks, blocks, 32) of the manifest; {_again(artifact)}"
+        )
+    return table
+
+
+def read_clocks(artifact: Artifact, manifest: Manifest) -> Clocks:
+    """CLOCK, shape (ranks, steps), of a run that measures time. Raises ArtifactError where they are missing or are not
+    those that the manifest seals."""
+    clocks: Clocks = _loaded(artifact, artifact.clocks, manifest.clocks)
+    if clocks.dtype != CLOCK or clocks.ndim != 2 or len(clocks) != len(manifest.ranks):
+        raise ArtifactError(
+            f"{artifact.clocks}: is no table (ranks, steps) of the manifest's ranks; {_again(artifact)}"
+        )
+    return clocks
+
+
+def _loaded(artifact: Artifact, path: Path, sealed: str) -> NDArray[Any]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read ({error.strerror}); {again}") from error
-    if hashlib.sha256(data).hexdigest() != manifest.table:
-        raise ArtifactError(f"{path}: is not the table that the manifest seals; {again}")
-    table: Table = np.load(io.BytesIO(data), allow_pickle=False)
-    if table.dtype != np.uint8 or table.shape != (len(manifest.ranks), len(manifest.blocks), 32):
-        raise ArtifactError(f"{path}: has shape {table.shape}, not (ranks, blocks, 32) of the manifest; {again}")
-    return table
+        raise ArtifactError(f"{path}: cannot be read ({error.strerror}); {_again(artifact)}") from error
+    if hashlib.sha256(data).hexdigest() != sealed:
+        raise ArtifactError(f"{path}: is not the {path.stem} that the manifest seals; {_again(artifact)}")
+    array: NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
+    return array
+
+
+def _again(artifact: Artifact) -> str:
+    return f"`samebits collect {artifact.folder}` again"
 
 
 def run_fingerprint(digest: str, chains: Sequence[bytes]) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from samebits.artifact import frames
+from samebits.artifact import clock, frames
 from samebits.artifact.block import NO_CHAIN, next_chain, words_of
+from samebits.artifact.clock import CLOCK, Clocks
 from samebits.artifact.folder import ArtifactError
 from samebits.artifact.frames import BLOCK, CHECK_BYTES, HEAD, FrameKind
 from samebits.artifact.header import Header
@@ -71,6 +72,7 @@ class FingerprintFile:
     tables: Tables = field(default_factory=Tables)
     blocks: list[Block] = field(default_factory=list)
     notes: list[dict[str, Any]] = field(default_factory=list)
+    clocks: Clocks = field(default_factory=lambda: np.empty(0, CLOCK))
     seal: dict[str, Any] | None = None
     verified: dict[str, Any] | None = None
     valid_bytes: int = 0
@@ -230,6 +232,12 @@ def _accept_note(file: FingerprintFile, state: _State, payload: memoryview, offs
     file.notes.append(dict(json.loads(bytes(payload))))
 
 
+def _accept_clock(file: FingerprintFile, state: _State, payload: memoryview, offset: int) -> None:
+    if len(file.clocks):
+        raise ValueError("steps are timed once")
+    file.clocks = clock.checked(payload)
+
+
 def _accept_seal(file: FingerprintFile, state: _State, payload: memoryview, offset: int) -> None:
     body = dict(json.loads(bytes(payload)))
     if (body["blocks"], body["records"], body["chain"]) != (len(file.blocks), state.records, state.chain.hex()):
@@ -250,6 +258,7 @@ _ACCEPT: dict[FrameKind, Callable[[FingerprintFile, _State, memoryview, int], No
     FrameKind.RECORDS: _accept_records,
     FrameKind.BLOCK: _accept_block,
     FrameKind.NOTE: _accept_note,
+    FrameKind.CLOCK: _accept_clock,
     FrameKind.SEAL: _accept_seal,
     FrameKind.VERIFIED: _accept_verified,
 }

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from samebits.artifact.folder import Artifact, ArtifactError
-from samebits.artifact.manifest import BlockName, Manifest, Table, run_fingerprint, write_table
+from samebits.artifact.manifest import BlockName, Manifest, Table, run_fingerprint, write_clocks, write_table
 from samebits.artifact.ranks import ranks_text
 from samebits.judge.problems import Problems
 from samebits.judge.rank_file import RankProblemError, RankSummary, summarize
@@ -74,6 +74,7 @@ def _forget(artifact: Artifact) -> None:
     try:
         artifact.manifest.unlink(missing_ok=True)
         artifact.table.unlink(missing_ok=True)
+        artifact.clocks.unlink(missing_ok=True)
     except OSError as error:
         raise ArtifactError(f"{error.filename}: cannot be replaced ({error.strerror}); take it away") from error
 
@@ -175,6 +176,7 @@ def _seal(artifact: Artifact, plan: Plan, ranks: Sequence[RankSummary]) -> Manif
             planted=tuple(note for rank in ranks for note in rank.planted),
             unhealthy=tuple(note for rank in ranks for note in rank.unhealthy),
             table=write_table(artifact, _table(ranks)),
+            clocks=write_clocks(artifact, np.stack([rank.clocks for rank in ranks])) if plan.timing else "",
             run_fingerprint=run_fingerprint(ranks[0].header.digest, [rank.blocks[-1].chain for rank in ranks]),
         )
         manifest.write(artifact)

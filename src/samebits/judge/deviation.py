@@ -19,7 +19,7 @@ from samebits.plan import Plan
 from samebits.sections import Recipe
 
 WITHOUT_EFFECT = (
-    *("name", "gates", "controls", "twins", "waivers", "pins", "data.path"),
+    *("name", "gates", "controls", "twins", "waivers", "overhead", "pins", "data.path"),
     *("launch.time_minutes", "launch.hang_minutes", "cluster.placement"),
     *("cluster.slurm.account", "cluster.slurm.qos", "cluster.slurm.sbatch"),
 )
@@ -57,13 +57,14 @@ def of_plan(expected: Plan, observed: Plan, ranks: tuple[int, ...]) -> list[Devi
     return found
 
 
-_ARM = ("name", "first_step", "last_step", "restored", "capture", "faults")
+_ARM = ("name", "first_step", "last_step", "restored", "capture", "faults", "timing")
 
 
 def _arm_entries(plan: Plan) -> tuple[str, ...]:
     faults = json.dumps([dataclasses.asdict(fault) for fault in plan.faults], sort_keys=True)
     restored = plan.restore is not None
-    return plan.arm, str(plan.first_step), str(plan.last_step), str(restored), str(plan.capture), faults
+    timing = json.dumps(dataclasses.asdict(plan.timing), sort_keys=True) if plan.timing else "none"
+    return plan.arm, str(plan.first_step), str(plan.last_step), str(restored), str(plan.capture), faults, timing
 
 
 def of_surroundings(reference: Manifest, candidate: Manifest) -> list[Deviation]:
@@ -83,7 +84,7 @@ def of_promises(manifest: Manifest, declared: dict[str, str]) -> list[Deviation]
     numbers of nodes and ranks than asked for."""
     observed = {file.rank: file.pins for file in manifest.ranks}
     found: dict[tuple[str, str, str], list[int]] = {}
-    asked = _asked(manifest.plan.recipe)
+    asked = _asked(manifest.plan)
     for rank, own in observed.items():
         for group, name, value in asked:
             seen = getattr(own, group).get(name, ABSENT)
@@ -150,14 +151,22 @@ def _same_pins(ours: Pins, theirs: Pins) -> bool:
     return dataclasses.replace(ours, placement={}) == dataclasses.replace(theirs, placement={})
 
 
-def _asked(recipe: Recipe) -> list[tuple[str, str, str]]:
-    """(group of pins, name, value) that every rank must have in force."""
-    wanted = recipe.determinism
+def _asked(plan: Plan) -> list[tuple[str, str, str]]:
+    """(group of pins, name, value) that every rank must have in force. Of a fusion that a plan allows nothing is asked:
+    an installation may lack it."""
+    recipe, relaxed = plan.recipe, plan.relaxed
+    wanted = determinism.environment(recipe.determinism, relaxed)
+    unset = [name for name in determinism.environment(recipe.determinism) if name not in wanted]
     image = [("software", "image", recipe.container.image.rpartition("@")[2])] if recipe.container else []
     return [
         *image,
-        ("runtime", "deterministic_algorithms", str(wanted.deterministic_algorithms)),
-        ("runtime", "fill_uninitialized_memory", str(wanted.fill_uninitialized_memory)),
+        *(
+            ("runtime", name, str(getattr(recipe.determinism, name) and name not in relaxed))
+            for name in determinism.FLAGS
+        ),
+        ("runtime", determinism.DETERMINISTIC_MODE, str(determinism.DETERMINISTIC_MODE not in relaxed)),
+        *(("runtime", fusion, "False") for name, fusion in determinism.UNFUSED.items() if name not in relaxed),
         ("runtime", "threads", str(recipe.launch.threads)),
-        *(("environment", name, value) for name, value in determinism.environment(wanted).items()),
+        *(("environment", name, value) for name, value in wanted.items()),
+        *(("environment", name, ABSENT) for name in unset),
     ]

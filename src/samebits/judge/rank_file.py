@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from samebits.artifact import reader
+from samebits.artifact.clock import Clocks
 from samebits.artifact.expected import expected_blocks, expected_rung
 from samebits.artifact.header import Header
 from samebits.artifact.manifest import Planted, RankFile, Unhealthy
@@ -32,13 +35,14 @@ class RankSummary:
     blocks: tuple[Block, ...]
     planted: tuple[Planted, ...]
     unhealthy: tuple[Unhealthy, ...]
+    clocks: Clocks
 
 
 def summarize(path: Path, plan: Plan, rank: int, *, deep: bool) -> RankSummary:
     """Raises RankProblemError where the file is not a whole one that this rank made under this plan."""
     file = read_whole(path, deep=deep)
     header = _header(file)
-    if problem := _foreign(header, plan, rank) or _unplanned(file.blocks, plan, rank):
+    if problem := _foreign(header, plan, rank) or _unplanned(file.blocks, plan, rank) or _untimed(file.clocks, plan):
         raise RankProblemError(problem)
     return RankSummary(
         file=RankFile(
@@ -55,6 +59,7 @@ def summarize(path: Path, plan: Plan, rank: int, *, deep: bool) -> RankSummary:
         blocks=tuple(file.blocks),
         planted=tuple(_notes(file.notes, "planted", Planted, rank)),
         unhealthy=tuple(_notes(file.notes, "unhealthy", Unhealthy, rank)),
+        clocks=np.array(file.clocks),
     )
 
 
@@ -88,6 +93,16 @@ def _foreign(header: Header, plan: Plan, rank: int) -> str | None:
     if place.world != plan.world:
         return f"says {place.world} ranks, the plan has {plan.world}; run the arm again"
     return None
+
+
+def _untimed(clocks: Clocks, plan: Plan) -> str | None:
+    """Only a run that measures time must have timed every step."""
+    wanted = np.arange(plan.first_step, plan.last_step + 1)
+    if plan.timing is None or np.array_equal(clocks["step"], wanted):
+        return None
+    missing = sorted(set(wanted.tolist()) - set(clocks["step"].tolist()))
+    lacks = f"lacks the clock of step {missing[0]}" if missing else "has timed other steps than the plan has"
+    return f"{lacks}, by which its time is measured; run the arm again"
 
 
 def _unplanned(blocks: list[Block], plan: Plan, rank: int) -> str | None:

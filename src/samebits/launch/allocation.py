@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import container, environment, image
+from samebits.launch import container, image
 from samebits.launch.cluster import ClusterFile
 from samebits.launch.container import Mount
 from samebits.launch.job import LaunchError
@@ -47,7 +47,6 @@ def stage(facts: ClusterFile, plan: Plan, folder: Path, request: Request | None 
         prefix=entry.command,
         command=(request.command if request and request.command else (python, *_RANK)),
         outside={**entry.environment, **outside},
-        inside=environment.of_recipe(recipe),
         path=inherited.get("PYTHONPATH", "") if pinned is None else "",
         interface=facts.interface,
         image=pinned,

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from samebits.artifact.folder import Artifact
 from samebits.launch import progress
@@ -58,7 +59,7 @@ def run_arm(
     own = Artifact(artifact.folder.absolute())
     arm = _Arm(plan, own, echo, executor or LocalExecutor(), Starting(plan.arm, own, echo, command))
     try:
-        with _interrupts() as arm.interrupts:
+        with interrupts() as arm.interrupts:
             return arm.run(together or (plan,))
     except OSError as error:
         place = error.filename or artifact.folder
@@ -154,7 +155,7 @@ class _Arm:
         started = time.monotonic()
         while job.running():
             if self.interrupts:
-                self._cancel(job)
+                cancel(job, f"arm {self._plan.arm}", self.interrupts[0], self._echo)
             seen = progress.read(self._artifact.progress)
             waited = time.monotonic() - started
             self._echo.update(job.waits(waited) or progress.describe(self._plan.arm, self._plan.world, seen, waited))
@@ -171,22 +172,22 @@ class _Arm:
             time.sleep(0.5)
         return outcome
 
-    def _cancel(self, job: Job) -> None:
-        name = signal.Signals(self.interrupts[0]).name
-        self._echo.line(f"arm {self._plan.arm}: {name}: cancelling job {job.id}")
-        job.cancel()
-        raise CancelledError(
-            f"arm {self._plan.arm}: {name}: cancelled job {job.id}; nothing of it runs", self.interrupts[0]
-        )
-
     def _without_outcome(self, job: Job) -> Outcome:
         record = read_record(self._artifact)
         launch = record.launch if record else ""
         return Outcome(ok=False, message=job.last_words(), launch=launch, ended=now(), seconds=0.0)
 
 
+def cancel(job: Job, what: str, signum: int, echo: Echo) -> NoReturn:
+    """Ends the job for a signal; raises CancelledError."""
+    name = signal.Signals(signum).name
+    echo.line(f"{what}: {name}: cancelling job {job.id}")
+    job.cancel()
+    raise CancelledError(f"{what}: {name}: cancelled job {job.id}; nothing of it runs", signum)
+
+
 @contextlib.contextmanager
-def _interrupts() -> Iterator[list[int]]:
+def interrupts() -> Iterator[list[int]]:
     """The signals that came meanwhile. They interrupt nothing by themselves, so that no job is lost sight of."""
     seen: list[int] = []
     signals = (signal.SIGINT, signal.SIGTERM)

@@ -55,6 +55,16 @@ def run_arms(starts: Sequence[tuple[str, str]], stage: Stage) -> None:
                 print(f"{artifact.folder}: Slurm ends this job\n{message}", flush=True)
                 return
             _say(artifact, launch, message, time.monotonic() - started)
+        if message and _stand_or_fall_together(artifact):
+            print("its experiment needs all its runs; those behind it are not made", flush=True)
+            return
+
+
+def _stand_or_fall_together(artifact: Artifact) -> bool:
+    try:
+        return Plan.from_json(artifact.plan.read_text(encoding="utf-8")).timing is not None
+    except (OSError, PlanError):
+        return False
 
 
 def _run(artifact: Artifact, launch: str, stage: Stage, signals: _Signals) -> str:
@@ -153,7 +163,7 @@ class _Arm:
     def _once(self) -> str:
         self._artifact.log(0).parent.mkdir(exist_ok=True)
         meeting = Meeting(address=_here(), port=free_port(""), launch=self._launch)
-        command = step.ranks(self._stage, self._artifact, meeting)
+        command = step.ranks(self._stage, self._artifact, self._plan, meeting)
         print(" ".join(command), flush=True)
         with self._said.open("wb") as stream:
             # Leads no group of its own: what Slurm sends to the job must reach it.

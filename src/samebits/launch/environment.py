@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from samebits import determinism
-from samebits.sections import Recipe
+from samebits.plan import Plan
 
 INHERITED = (
     "PATH",
@@ -43,16 +43,16 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: environment[name] for name in INHERITED if name in environment}
 
 
-def of_recipe(recipe: Recipe) -> dict[str, str]:
-    """What every rank of a recipe's arms is started with; the recipe's own variables win."""
-    threads = str(recipe.launch.threads)
+def of_plan(plan: Plan) -> dict[str, str]:
+    """What every rank of an arm is started with; the recipe's own variables win."""
+    threads = str(plan.recipe.launch.threads)
     return {
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         # Hashes of text, and with them the order of sets, are otherwise drawn anew in every process.
         "PYTHONHASHSEED": "0",
         "PYTHONUNBUFFERED": "1",
-        **determinism.environment(recipe.determinism),
+        **determinism.environment(plan.recipe.determinism, plan.relaxed),
     }
 
 

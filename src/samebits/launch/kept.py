@@ -60,7 +60,7 @@ def _losses(plan: Plan, artifact: Artifact) -> list[str]:
 
 def surrounding_changes(plan: Plan, artifact: Artifact, place: str) -> list[str]:
     record = read_record(artifact)
-    if record is None or record.key != arms.key(plan.recipe, plan.arm):
+    if record is None or record.key != arms.key(plan):
         return ["the software, or samebits itself, is not what it ran with"]
     if record.place != place:
         return [f"it ran on {record.place}, and is to run on {place}"]

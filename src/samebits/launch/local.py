@@ -24,23 +24,33 @@ GRACE_SECONDS = 3.0
 """Left to the other ranks once one has failed, so that their logs say what they saw of it."""
 
 
-def run_ranks(folder: str, launch: str, inherited: Mapping[str, str], command: Sequence[str] = RANK_COMMAND) -> None:
-    """Runs the plan in the artifact's folder and writes its outcome; the function of the arm's job.
+def run_arms(
+    starts: Sequence[tuple[str, str]], inherited: Mapping[str, str], command: Sequence[str] = RANK_COMMAND
+) -> None:
+    """Runs the plans in the artifacts' folders, one after the other; the function of a job. Ends where one fails.
 
-    launch: id of this start; where the folder says another, nothing is done. inherited: what the ranks take over from
-    the surroundings of whoever started the arm.
+    starts: (folder, id of this start); where the folder says another, nothing is done. inherited: what the ranks take
+    over from the surroundings of whoever started the arms.
     """
+    for folder, launch in starts:
+        if not _run_ranks(folder, launch, inherited, command):
+            break
+
+
+def _run_ranks(folder: str, launch: str, inherited: Mapping[str, str], command: Sequence[str]) -> bool:
+    """Whether the arm ended well."""
     artifact = Artifact(Path(folder))
     with job.running(artifact, launch) as refusal:
         if refusal:
             print(f"{folder}: start {launch}: {refusal}; nothing is run", flush=True)
-            return
+            return False
         started = time.monotonic()
         message = _LocalArm(artifact, launch, inherited, command).run()
         ended = time.monotonic() - started
         Outcome(ok=not message, message=message, launch=launch, ended=job.now(), seconds=round(ended, 3)).write(
             artifact
         )
+        return not message
 
 
 class _LocalArm:
@@ -51,7 +61,7 @@ class _LocalArm:
         self._launch = launch
         self._command = [*command, str(artifact.folder)]
         self._plan = Plan.from_json(artifact.plan.read_text(encoding="utf-8"))
-        self._environment = {**inherited, **environment.of_recipe(self._plan.recipe)}
+        self._environment = {**inherited, **environment.of_plan(self._plan)}
         self._stopped_by: int | None = None
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._stop)

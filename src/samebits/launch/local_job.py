@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ _PATIENCE_SECONDS = 10
 class LocalJob:
     """`id` is the process id of submitit's controller, which starts the runner of the ranks.
 
-    submitted: submitit's own handle, in the process that submitted the job.
+    artifacts: of its arms; the first one holds the job's own files. submitted: submitit's own handle, in the process
+    that submitted the job.
     """
 
-    def __init__(self, artifact: Artifact, job_id: str, submitted: Any = None) -> None:
-        self._artifact = artifact
+    def __init__(self, artifacts: Sequence[Artifact], job_id: str, submitted: Any = None) -> None:
+        self._artifacts = artifacts
         self._submitted = submitted
         self._id = job_id
 
@@ -52,21 +54,24 @@ class LocalJob:
         return 0.0
 
     def last_words(self) -> str:
-        return failure.of_job(self._artifact, self.id, self._artifact.launch / f"{self.id}_0_log.err")
+        home = self._artifacts[0]
+        return failure.of_job(home, self.id, home.launch / f"{self.id}_0_log.err")
 
     def running(self) -> bool:
-        return self._controlled() or job_state.runner(self._artifact) is not None
+        return self._controlled() or bool(self._runners())
 
     def cancel(self) -> None:
         """SIGTERM until its ranks are gone, SIGKILL where that takes long."""
         started = time.monotonic()
         while self.running():
             signum = signal.SIGTERM if time.monotonic() - started < _PATIENCE_SECONDS else signal.SIGKILL
-            for pid in (job_state.runner(self._artifact), int(self.id) if self._controlled() else None):
-                if pid:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signum)
+            for pid in (*self._runners(), *([int(self.id)] if self._controlled() else [])):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signum)
             time.sleep(0.2)
+
+    def _runners(self) -> set[int]:
+        return {pid for artifact in self._artifacts if (pid := job_state.runner(artifact))}
 
     def _controlled(self) -> bool:
         """Whether the controller lives; a process id alone may by now be somebody else's."""
@@ -76,4 +81,4 @@ class LocalJob:
             words = Path(f"/proc/{self.id}/cmdline").read_bytes().split(b"\0")
         except OSError:
             return False
-        return b"submitit.local._local" in words and os.fsencode(self._artifact.launch) in words
+        return b"submitit.local._local" in words and os.fsencode(self._artifacts[0].launch) in words

@@ -47,6 +47,6 @@ def _script(request: Request, facts: ClusterFile) -> str:
     lines = [f"# ---- {names}", SlurmExecutor(facts).script(request).rstrip()]
     for start in request.starts:
         stage = allocation.stage(facts, start.plan, start.artifact.folder.parent.parent, request)
-        ranks = step.ranks(stage, start.artifact, _MEETING)
+        ranks = step.ranks(stage, start.artifact, start.plan, _MEETING)
         lines += [f"# in it, the ranks of {start.plan.arm}:", f"# {shlex.join(ranks)}"]
     return "\n".join(lines) + "\n"

@@ -83,7 +83,7 @@ class Starting:
             write_whole(start.artifact.plan, start.plan.to_json().encode())
             origin = _origin(start, starts)
             restored = origin.launch if origin else launch_restored(start.plan)
-            key = arms.key(start.plan.recipe, start.plan.arm)
+            key = arms.key(start.plan)
             # Before and after: whoever dies in between leaves a job that is found by its launch, or gives up.
             records[start.launch] = JobRecord(
                 launch=start.launch, key=key, restored=restored, submitted=now(), lead=lead, place=place

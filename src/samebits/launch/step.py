@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from samebits.artifact.folder import Artifact
+from samebits.launch import environment
 from samebits.launch.image import Image
+from samebits.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +21,8 @@ class Stage:
     """How the ranks of a job's arms are started; the same for all its arms.
 
     options: of srun, the site's and the engine's. prefix: what enters the image. command: starts one rank, the
-    artifact's folder is appended. outside: environment of srun. inside: the recipe's variables for every
-    rank. path: PYTHONPATH behind samebits' own sources. interface: between nodes; None: libraries choose.
+    artifact's folder is appended. outside: environment of srun. path: PYTHONPATH behind samebits' own sources.
+    interface: between nodes; None: libraries choose.
     """
 
     nodes: int
@@ -30,7 +32,6 @@ class Stage:
     prefix: tuple[str, ...]
     command: tuple[str, ...]
     outside: Mapping[str, str]
-    inside: Mapping[str, str]
     path: str
     interface: str | None
     image: Image | None
@@ -50,9 +51,9 @@ class Meeting:
     launch: str
 
 
-def ranks(stage: Stage, artifact: Artifact, meeting: Meeting) -> list[str]:
+def ranks(stage: Stage, artifact: Artifact, plan: Plan, meeting: Meeting) -> list[str]:
     """The command line that runs all ranks of an arm and ends when the last one has."""
-    variables = [f"{name}={value}" for name, value in inside(stage, artifact, meeting).items()]
+    variables = [f"{name}={value}" for name, value in inside(stage, artifact, plan, meeting).items()]
     return [
         *tasks(stage, stage.ranks_per_node),
         # A rank that ends early is the launcher's business: it leaves the others time to say what they saw.
@@ -91,11 +92,11 @@ def tasks(stage: Stage, each: int) -> list[str]:
     ]
 
 
-def inside(stage: Stage, artifact: Artifact, meeting: Meeting) -> dict[str, str]:
+def inside(stage: Stage, artifact: Artifact, plan: Plan, meeting: Meeting) -> dict[str, str]:
     """Variables of every rank, set inside the image, over whatever the image or an engine sets. RANK and LOCAL_RANK
     follow from Slurm's own (samebits.run.rendezvous)."""
     own = {
-        **stage.inside,
+        **environment.of_plan(plan),
         "WORLD_SIZE": str(stage.world),
         "LOCAL_WORLD_SIZE": str(stage.ranks_per_node),
         "MASTER_ADDR": meeting.address,

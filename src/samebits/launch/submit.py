@@ -22,7 +22,7 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from samebits.artifact.folder import Artifact
 from samebits.launch.echo import Echo
 from samebits.launch.job import JobRecord, LaunchError
-from samebits.launch.local import RANK_COMMAND, run_ranks
+from samebits.launch.local import RANK_COMMAND, run_arms
 from samebits.launch.local_job import LocalJob
 from samebits.launch.start import SPARE_MINUTES, Request
 from samebits.plan import Plan
@@ -94,19 +94,21 @@ class LocalExecutor:
         return "this machine"
 
     def submit(self, request: Request, echo: Echo) -> LocalJob:
-        (start,) = request.starts
-        executor = submitit.LocalExecutor(start.artifact.launch)
-        executor.update_parameters(timeout_min=start.plan.recipe.launch.time_minutes + SPARE_MINUTES)
-        command = request.command or RANK_COMMAND
-        arguments = (str(start.artifact.folder), start.launch, dict(request.inherited), command)
-        with _blocked(signal.SIGINT, signal.SIGHUP), _silent(start.artifact.launch / "controller.log"):
-            submitted = executor.submit(run_ranks, *arguments)
-        return LocalJob(start.artifact, str(submitted.job_id), submitted)
+        starts, home = request.starts, request.starts[0].artifact
+        executor = submitit.LocalExecutor(home.launch)
+        minutes = len(starts) * starts[0].plan.recipe.launch.time_minutes
+        executor.update_parameters(timeout_min=minutes + SPARE_MINUTES)
+        launched = [(str(start.artifact.folder), start.launch) for start in starts]
+        arguments = (launched, dict(request.inherited), request.command or RANK_COMMAND)
+        with _blocked(signal.SIGINT, signal.SIGHUP), _silent(home.launch / "controller.log"):
+            submitted = executor.submit(run_arms, *arguments)
+        return LocalJob([start.artifact for start in starts], str(submitted.job_id), submitted)
 
     def attach(self, artifact: Artifact, record: JobRecord) -> LocalJob | None:
         if record.job is None:
             return None
-        job = LocalJob(artifact, record.job)
+        home = Artifact(artifact.folder.with_name(record.lead or artifact.folder.name))
+        job = LocalJob([home, artifact], record.job)
         return job if job.running() else None
 
 

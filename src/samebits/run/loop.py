@@ -11,20 +11,20 @@ import torch
 import torch.distributed as dist
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
+from samebits.artifact.clock import Clocks, Phase
 from samebits.plan import Plan
-from samebits.run import checkpoint, layout, metrics, model, rng, upstream
+from samebits.run import checkpoint, clock, layout, metrics, model, rng, upstream
 from samebits.run.data import Sampler, Shape
 from samebits.run.label import CheckpointError
 from samebits.run.watch import Training, Watcher
-from samebits.sections import Recipe
 
 Batch = dict[str, torch.Tensor]
 
 
-def run(plan: Plan, checkpoints: Path, watchers: Sequence[Watcher]) -> None:
+def run(plan: Plan, checkpoints: Path, watchers: Sequence[Watcher]) -> Clocks:
     """See `samebits.run.train.train`."""
     upstream.apply(upstream.switched_off(plan.faults))
-    _ask_for_determinism(plan.recipe)
+    _ask_for_determinism(plan)
     training = build(plan)
     for watcher in watchers:
         watcher.on_start(training)
@@ -37,6 +37,7 @@ def run(plan: Plan, checkpoints: Path, watchers: Sequence[Watcher]) -> None:
     for watcher in watchers:
         watcher.on_final(training)
     _finish(plan, checkpoints)
+    return training.clock.rows()
 
 
 def build(plan: Plan) -> Training:
@@ -44,7 +45,7 @@ def build(plan: Plan) -> Training:
     recipe = plan.recipe
     coordinates = layout.join(recipe.parallel)
     rng.seed_all(recipe.seed, coordinates.pipeline)
-    chunks = model.build_chunks(recipe)
+    chunks = model.build_chunks(plan)
     optimizer = model.build_optimizer(recipe, chunks)
     shape = Shape(recipe.model.sequence_length, recipe.model.vocabulary)
     device = layout.device()
@@ -56,13 +57,17 @@ def build(plan: Plan) -> Training:
         optimizer=optimizer,
         scheduler=model.build_scheduler(recipe, optimizer),
         sampler=Sampler(recipe.data, shape, coordinates.data, recipe.parallel.data, device),
+        clock=clock.start(),
     )
 
 
-def _ask_for_determinism(recipe: Recipe) -> None:
-    torch.use_deterministic_algorithms(recipe.determinism.deterministic_algorithms)
-    torch.utils.deterministic.fill_uninitialized_memory = recipe.determinism.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.set_num_threads(recipe.launch.threads)
+def _ask_for_determinism(plan: Plan) -> None:
+    def on(setting: str) -> bool:
+        return bool(getattr(plan.recipe.determinism, setting)) and setting not in plan.relaxed
+
+    torch.use_deterministic_algorithms(on("deterministic_algorithms"))
+    torch.utils.deterministic.fill_uninitialized_memory = on("fill_uninitialized_memory")  # type: ignore[attr-defined]
+    torch.set_num_threads(plan.recipe.launch.threads)
 
 
 def _restore(training: Training, watchers: Sequence[Watcher]) -> None:
@@ -80,24 +85,40 @@ def _restore(training: Training, watchers: Sequence[Watcher]) -> None:
 
 
 def _step(training: Training, watchers: Sequence[Watcher]) -> None:
-    for chunk in training.chunks:
-        chunk.zero_grad_buffer()
-    training.optimizer.zero_grad()
-    for watcher in watchers:
+    clock = training.clock
+    clock.begin(training.step)
+    with clock.during(Phase.OPTIMIZER):
+        for chunk in training.chunks:
+            chunk.zero_grad_buffer()
+        training.optimizer.zero_grad()
+    for watcher in _each(training, watchers):
         watcher.on_step_begin(training)
     losses = _forward_backward(training, _draw(training, watchers), watchers)
-    for watcher in watchers:
+    for watcher in _each(training, watchers):
         watcher.on_gradients(training)
-    measured = metrics.measure(training, losses, _update(training))
-    for watcher in watchers:
+    with clock.during(Phase.OPTIMIZER):
+        update = _update(training)
+        if training.plan.timing and training.plan.timing.slowdown_percent:
+            clock.stretch(training.plan.timing.slowdown_percent)
+    measured = metrics.measure(training, losses, update)
+    for watcher in _each(training, watchers):
         watcher.on_step_end(training, measured)
+    clock.end()
+
+
+def _each(training: Training, watchers: Sequence[Watcher]) -> Iterator[Watcher]:
+    """One after the other; what it does counts as its own phase."""
+    for watcher in watchers:
+        with training.clock.during(watcher.phase):
+            yield watcher
 
 
 def _draw(training: Training, watchers: Sequence[Watcher]) -> list[Batch]:
     """All micro-batches of the step on every rank, so that each is seen once whatever the schedule does."""
-    batches = [training.sampler.next_micro_batch() for _ in range(training.sampler.micro_batches)]
+    with training.clock.during(Phase.DATA):
+        batches = [training.sampler.next_micro_batch() for _ in range(training.sampler.micro_batches)]
     for index, batch in enumerate(batches):
-        for watcher in watchers:
+        for watcher in _each(training, watchers):
             watcher.on_batch(training, index, batch)
     return batches
 
@@ -108,14 +129,16 @@ def _forward_backward(training: Training, batches: list[Batch], watchers: Sequen
 
     def forward(source: Iterator[tuple[int, Batch]], chunk: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         index, batch = next(source)
-        # No mask: Megatron makes a causal one.
-        output = chunk(
-            batch["tokens"], batch["position_ids"], None, labels=batch["labels"], loss_mask=batch["loss_mask"]
-        )
+        with training.clock.during(Phase.FORWARD):
+            # No mask: Megatron makes a causal one.
+            output = chunk(
+                batch["tokens"], batch["position_ids"], None, labels=batch["labels"], loss_mask=batch["loss_mask"]
+            )
 
         def loss_of(per_token: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            loss = _masked_mean(per_token, batch["loss_mask"])
-            for watcher in watchers:
+            with training.clock.during(Phase.FORWARD):
+                loss = _masked_mean(per_token, batch["loss_mask"])
+            for watcher in _each(training, watchers):
                 loss = watcher.on_loss(training, index, loss)
             # A copy: the schedule divides the loss in place.
             return loss, loss.detach().clone()
@@ -123,15 +146,16 @@ def _forward_backward(training: Training, batches: list[Batch], watchers: Sequen
         return output, loss_of
 
     sources = [enumerate(batches) for _ in training.chunks]
-    losses: list[torch.Tensor] = get_forward_backward_func()(
-        forward_step_func=forward,
-        data_iterator=sources if len(sources) > 1 else sources[0],
-        model=training.chunks,
-        num_microbatches=len(batches),
-        seq_length=recipe.model.sequence_length,
-        micro_batch_size=recipe.data.micro_batch,
-        forward_only=False,
-    )
+    with training.clock.during(Phase.BACKWARD):
+        losses: list[torch.Tensor] = get_forward_backward_func()(
+            forward_step_func=forward,
+            data_iterator=sources if len(sources) > 1 else sources[0],
+            model=training.chunks,
+            num_microbatches=len(batches),
+            seq_length=recipe.model.sequence_length,
+            micro_batch_size=recipe.data.micro_batch,
+            forward_only=False,
+        )
     return losses
 
 
@@ -151,6 +175,7 @@ def _save(training: Training, checkpoints: Path, watchers: Sequence[Watcher]) ->
     for watcher in watchers:
         watcher.on_save(training)
     checkpoint.save(training, checkpoints)
+    training.clock.saved()
 
 
 def _finish(plan: Plan, checkpoints: Path) -> None:

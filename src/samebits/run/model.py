@@ -6,6 +6,7 @@ overlaps, fuses or tunes itself is off.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -17,13 +18,16 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe import moe_utils
 
+from samebits.plan import Plan
+from samebits.run.clock import communicating
 from samebits.sections import Model, Moe, Mtp, Recipe
 
 
-def build_chunks(recipe: Recipe) -> list[Any]:
+def build_chunks(plan: Plan) -> list[Any]:
     """This rank's DDP-wrapped chunks, one for each virtual pipeline stage. Draws from the seeded streams."""
-    config = transformer_config(recipe)
+    recipe, config = plan.recipe, transformer_config(plan)
     stages: list[int | None] = list(range(recipe.parallel.virtual_pipeline or 0)) or [None]
     return [_build_chunk(recipe, config, stage) for stage in stages]
 
@@ -76,8 +80,10 @@ def unwrapped(chunk: Any) -> Any:
     return chunk
 
 
-def transformer_config(recipe: Recipe) -> TransformerConfig:
-    """Megatron's configuration, of what the recipe says and nothing that fuses or overlaps."""
+def transformer_config(plan: Plan) -> TransformerConfig:
+    """Megatron's configuration, of what the recipe says and nothing that overlaps or fuses; where the plan relaxes
+    determinism, with those of the fusions it refuses that this installation has."""
+    recipe = plan.recipe
     model, parallel, dtype = recipe.model, recipe.parallel, _dtype(recipe)
     return TransformerConfig(
         num_layers=model.layers,
@@ -103,11 +109,14 @@ def transformer_config(recipe: Recipe) -> TransformerConfig:
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=recipe.precision == "bf16",
-        deterministic_mode=True,
-        finalize_model_grads_func=finalize_model_grads,
-        **_UNFUSED,
-        **(_moe_settings(model.moe) if model.moe else {}),
-        **(_mtp_settings(model.mtp) if model.mtp else {}),
+        deterministic_mode="deterministic_mode" not in plan.relaxed,
+        finalize_model_grads_func=communicating(finalize_model_grads),
+        **{
+            **_UNFUSED,
+            **(_moe_settings(model.moe) if model.moe else {}),
+            **(_mtp_settings(model.mtp) if model.mtp else {}),
+            **_fused(plan.relaxed),
+        },
     )
 
 
@@ -120,6 +129,16 @@ _UNFUSED: dict[str, Any] = {
     "apply_rope_fusion": False,
     "tp_comm_overlap": False,
 }
+
+
+def _fused(relaxed: Collection[str]) -> dict[str, bool]:
+    found = {}
+    if "unfused_cross_entropy" in relaxed:
+        found["cross_entropy_loss_fusion"] = True
+    if "unfused_router" in relaxed:
+        # Of Transformer Engine 2.6 and later.
+        found["moe_router_fusion"] = getattr(moe_utils, "fused_topk_with_score_function", None) is not None
+    return found
 
 
 def _moe_settings(moe: Moe) -> dict[str, Any]:

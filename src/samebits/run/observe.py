@@ -95,7 +95,7 @@ def observe(training: Training) -> Pins:
         software={**software(), **image(os.environ)},
         libraries=libraries(),
         hardware=hardware(training.device),
-        runtime=runtime(training.device),
+        runtime={**runtime(training.device), **megatron(training.chunks[0].config), "clock": training.clock.source},
         environment=environment(os.environ.items()),
         code=code(),
         data=_data(training),
@@ -215,6 +215,14 @@ def runtime(device: torch.device) -> dict[str, str]:
     return found
 
 
+_MEGATRON = ("deterministic_mode", "cross_entropy_loss_fusion", "moe_router_fusion")
+
+
+def megatron(config: Any) -> dict[str, str]:
+    """What bears on determinism in the configuration that the model was built with."""
+    return {name: str(getattr(config, name)) for name in _MEGATRON}
+
+
 def environment(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The allow-listed ones, without those of PLACES."""
     return {name: value for name, value in sorted(variables) if _allowed(name) and name not in PLACES}
@@ -230,7 +238,7 @@ def code() -> dict[str, str]:
 
     own = Path(samebits.__file__).parent
     ours = [
-        *(own / name for name in ("plan.py", "sections.py", "surroundings.py", "pins.py")),
+        *(own / name for name in ("plan.py", "sections.py", "surroundings.py", "overhead.py", "pins.py")),
         *own.glob("run/**/*.py"),
         *own.glob("artifact/*.py"),
     ]

@@ -34,7 +34,8 @@ def main(folder: Path) -> None:
     planters = [Planter(fault, lambda: capture.recorder) for fault in plan.faults]
     first = [Fence(artifact.launch / "job.json", os.environ["SAMEBITS_LAUNCH"])] if rank == 0 else []
     watchers = [*first, *planters, capture, *([Progress(artifact.progress)] if rank == 0 else [])]
-    train(plan, artifact.checkpoints, watchers)
+    clocks = train(plan, artifact.checkpoints, watchers)
+    capture.recorder.time(clocks)
     capture.recorder.seal()
 
 

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from samebits.artifact import frames, reader, tables
 from samebits.artifact.block import NO_CHAIN, BlockSums, next_chain, words_of
+from samebits.artifact.clock import Clocks
 from samebits.artifact.frames import BLOCK, FrameKind
 from samebits.artifact.header import Header
 from samebits.artifact.site import RUNGS, Form, Moment, Site
@@ -123,6 +124,11 @@ class Recorder:
         self._append(*table, (FrameKind.RECORDS, payload), (FrameKind.BLOCK, body))
         self._chain, self._blocks, self._total = chain, self._blocks + 1, self._total + count
         return total.digest
+
+    def time(self, clocks: Clocks) -> None:
+        """Where the time of each step went; once, before the seal; in no digest."""
+        if len(clocks):
+            self._append((FrameKind.CLOCK, clocks.tobytes()))
 
     def note(self, body: dict[str, Any]) -> None:
         """A remark that belongs to the run, for example where a planted fault struck; in no digest."""

@@ -10,19 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from samebits.artifact.clock import Clocks
 from samebits.plan import Plan
-from samebits.run import cpu_backend
+from samebits.run import clock, cpu_backend
 from samebits.run.watch import Watcher
 
 
-def train(plan: Plan, checkpoints: Path, watchers: Sequence[Watcher]) -> None:
-    """Runs the steps `plan.first_step` to `plan.last_step` and writes checkpoints below `checkpoints`.
+def train(plan: Plan, checkpoints: Path, watchers: Sequence[Watcher]) -> Clocks:
+    """Runs the steps `plan.first_step` to `plan.last_step` and writes checkpoints below `checkpoints`; returns where
+    the time of each step went.
 
     Raises UpstreamError, LayoutError, DataError, CheckpointError or ValueError for a plan that does not fit, and lets
     errors of Megatron through.
     """
     cpu_backend.install()
+    clock.time_collectives()
     # Not at the top: megatron binds names of torch.cuda at import.
     from samebits.run import loop
 
-    loop.run(plan, checkpoints, watchers)
+    return loop.run(plan, checkpoints, watchers)

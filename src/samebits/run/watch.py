@@ -7,13 +7,16 @@ collective and draws from no random stream.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from samebits.artifact.clock import Phase
 
 if TYPE_CHECKING:
     import torch
 
     from samebits.artifact.header import Coordinates
     from samebits.plan import Plan
+    from samebits.run.clock import Clock
     from samebits.run.data import Sampler
 
 
@@ -25,6 +28,7 @@ class Training:
     optimizer: Megatron Core's MegatronOptimizer (may be a ChainedOptimizer).
     scheduler: OptimizerParamScheduler.
     sampler: position and order of the data.
+    clock: times each step.
     step: 1-based number of the step at hand; 0 before the first.
     """
 
@@ -35,11 +39,14 @@ class Training:
     optimizer: Any
     scheduler: Any
     sampler: Sampler
+    clock: Clock
     step: int = 0
 
 
 class Watcher:
-    """Looks at nothing; subclasses override the points they care about."""
+    """Looks at nothing; subclasses override the points they care about. phase: what its time counts as."""
+
+    phase: ClassVar[Phase] = Phase.OTHER
 
     def on_start(self, training: Training) -> None:
         """Model, optimizer and data are built; nothing is restored yet."""

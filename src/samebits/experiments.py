@@ -1,0 +1,110 @@
+"""The experiments that measure time: which runs they take, in which order, with which settings. Host only."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import get_args
+
+from samebits import determinism
+from samebits.overhead import Experiment, Overhead, Timing
+from samebits.plan import Plan
+from samebits.recipe import RecipeError
+from samebits.sections import Capture, Recipe, Rung
+
+EXPERIMENTS: tuple[Experiment, ...] = get_args(Experiment)
+
+BASELINE = "baseline"
+DETERMINISTIC = "deterministic"
+AGAIN = "again"
+_WITHOUT = "without-"
+_CAPTURE = "capture-"
+
+
+def asked(recipe: Recipe) -> tuple[Experiment, ...]:
+    """Those that the recipe's pipeline makes."""
+    if recipe.overhead is None or "overhead" not in recipe.gates:
+        return ()
+    return ("overhead", *(experiment for experiment in EXPERIMENTS if experiment in recipe.overhead.also))
+
+
+def settings(recipe: Recipe, experiment: Experiment) -> tuple[str, ...]:
+    """In the order of a block's first half."""
+    match experiment:
+        case "overhead":
+            return BASELINE, DETERMINISTIC
+        case "attribution":
+            return DETERMINISTIC, *(f"{_WITHOUT}{knob}" for knob in determinism.knobs(recipe))
+        case "capture":
+            return DETERMINISTIC, *(f"{_CAPTURE}{rung}" for rung in get_args(Rung))
+        case "null":
+            return BASELINE, AGAIN
+
+
+def pairs(recipe: Recipe, experiment: Experiment) -> list[tuple[str, str]]:
+    """(reference, candidate): the effect is what the candidate costs beyond the reference. What a setting costs is what
+    the deterministic run takes beyond the one without it."""
+    first, *others = settings(recipe, experiment)
+    return [(other, first) if experiment == "attribution" else (first, other) for other in others]
+
+
+def plans(recipe: Recipe, experiment: Experiment, slowdown_percent: float = 0.0) -> list[Plan]:
+    """Every run, in the order in which they are made. slowdown_percent: of every setting but the first.
+
+    Raises RecipeError for a recipe without a section `overhead`.
+    """
+    wanted, order = _section(recipe), settings(recipe, experiment)
+    block = [*order, *reversed(order)]
+    found, count = [], dict.fromkeys(order, 0)
+    for number in range(1, wanted.blocks + 1):
+        for position, setting in enumerate(block, 1):
+            count[setting] += 1
+            timing = Timing(
+                experiment=experiment,
+                setting=setting,
+                block=number,
+                position=position,
+                blocks=wanted.blocks,
+                warm_up=wanted.warm_up,
+                relaxed=_relaxed(recipe, setting),
+                slowdown_percent=slowdown_percent if setting != order[0] else 0.0,
+            )
+            found.append(_plan(recipe, f"{setting}-{count[setting]}", timing, wanted.steps))
+    return found
+
+
+def folder(results: Path, recipe_name: str, experiment: Experiment) -> Path:
+    """Of the experiment; each run's artifact lies in it, by its arm's name."""
+    return results / recipe_name / experiment
+
+
+def _section(recipe: Recipe) -> Overhead:
+    if recipe.overhead is None:
+        raise RecipeError(
+            f"{recipe.name}: overhead is absent, must say how time is measured; add the section `overhead` with "
+            "limit_percent, blocks, steps and warm_up"
+        )
+    return recipe.overhead
+
+
+def _plan(recipe: Recipe, arm: str, timing: Timing, steps: int) -> Plan:
+    rung = timing.setting.removeprefix(_CAPTURE) if timing.setting.startswith(_CAPTURE) else None
+    if rung is not None:
+        whole = Capture(rung=next(known for known in get_args(Rung) if known == rung))
+        recipe = dataclasses.replace(recipe, capture=whole)
+    return Plan(
+        arm=arm,
+        recipe=recipe,
+        first_step=1,
+        last_step=timing.warm_up + steps,
+        restore=None,
+        capture=rung is not None,
+        keep_checkpoints=False,
+        timing=timing,
+    )
+
+
+def _relaxed(recipe: Recipe, setting: str) -> tuple[str, ...]:
+    if setting in (BASELINE, AGAIN):
+        return determinism.knobs(recipe)
+    return (setting.removeprefix(_WITHOUT),) if setting.startswith(_WITHOUT) else ()
