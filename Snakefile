@@ -21,6 +21,7 @@ onstart:
 wildcard_constraints:
     recipe=samebits.NAME,
     arm=samebits.NAME,
+    experiment=samebits.EXPERIMENT,
 
 
 include: "workflow/rules/arms.smk"

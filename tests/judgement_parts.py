@@ -20,9 +20,9 @@ from samebits.judge.judgement import (
     RecordView,
     Scope,
     Symptom,
-    Verdict,
     WaivedItem,
 )
+from samebits.judge.verdicts import Verdict
 
 RECIPE = (
     "name: smoke\nsteps: 12\nparallel:\n  world: 2\n  expert: 2\nprecision: bf16\ncheckpoint:\n  every: 6\nseed: 1234\n"

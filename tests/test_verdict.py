@@ -17,8 +17,9 @@ from entries import Entry
 from samebits import arms
 from samebits.artifact.site import Moment
 from samebits.judge.encode import to_json
-from samebits.judge.judgement import Judgement, Verdict
+from samebits.judge.judgement import Judgement
 from samebits.judge.verdict import judge
+from samebits.judge.verdicts import Verdict
 from samebits.sections import Fault
 
 ALTERED = {"change": artifacts.altered("parameter:w0", rank=1, step=4)}

@@ -66,13 +66,15 @@ def plan(recipe: Recipe, arm: str, results: Path) -> Plan:
     """One of `plans`. Raises RecipeError for an arm that the recipe does not have."""
     known = arms(recipe)
     if arm not in known:
-        raise RecipeError(f"{recipe.name}: arm is {arm!r}, must be an arm of this recipe; use {', '.join(known)}")
+        use = f"use {', '.join(known)}" if known else "it only measures time: `samebits overhead`"
+        raise RecipeError(f"{recipe.name}: arm is {arm!r}, must be an arm of this recipe; {use}")
     return _plan(recipe, arm, results)
 
 
 def arms(recipe: Recipe) -> list[str]:
-    """Names of all arms, in the order in which they are best run."""
-    wanted = [REFERENCE]
+    """Names of all arms that are compared, in the order in which they are best run; runs that measure time are those
+    of `experiments`."""
+    wanted = [REFERENCE] if any(gate != "overhead" for gate in recipe.gates) else []
     if "repeatability" in recipe.gates:
         wanted += [f"twin-{number}" for number in range(1, recipe.twins + 1)]
     if "resume" in recipe.gates:

@@ -9,11 +9,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from samebits.status import Decided, guarded
+
+if TYPE_CHECKING:
+    from samebits.overhead import Experiment
+    from samebits.plan import Plan
+    from samebits.sections import Recipe
 
 app = typer.Typer(
     add_completion=False,
@@ -85,6 +90,51 @@ def run(
 
 
 @app.command()
+def overhead(
+    path: RecipeFile,
+    results: Results = Path("results"),
+    attribute: Annotated[bool, typer.Option("--attribute", help="Which determinism setting costs what.")] = False,
+    capture: Annotated[bool, typer.Option("--capture", help="What each rung of capture costs.")] = False,
+    null: Annotated[bool, typer.Option("--null", help="Baseline against itself: a test of the instrument.")] = False,
+    slowdown: Annotated[
+        float, typer.Option(help="Percent by which all settings but the first are slowed down: a test, too.")
+    ] = 0.0,
+    stamp: Annotated[Path | None, typer.Option(help="Written where all runs are finished; nothing is judged.")] = None,
+    log: Annotated[Path | None, typer.Option(help="Gets all lines too.")] = None,
+    cluster: ClusterOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what determinism costs, in interleaved runs of fresh processes; they are kept while nothing changes."""
+    from samebits import experiments
+    from samebits.launch import verb
+
+    chosen = experiments.chosen(attribute=attribute, capture=capture, null=null)
+
+    def plans(recipe: Recipe) -> list[Plan]:
+        return experiments.plans(recipe, chosen, slowdown)
+
+    if status := verb.run_experiment(path, plans, results, stamp=stamp, log=log, cluster=cluster):
+        raise typer.Exit(status)
+    if stamp is None:
+        _show_cost(path, chosen, results, slowdown, as_json=as_json)
+
+
+def _show_cost(path: Path, chosen: Experiment, results: Path, slowdown: float, *, as_json: bool) -> None:
+    from samebits import recipe
+    from samebits.judge import encode, step_times
+    from samebits.judge.costing import Runs, measure
+    from samebits.report import terminal
+
+    runs = Runs(recipe.load(path), chosen, results, slowdown)
+    step_times.collect_runs(step_times.run_folders(runs.folder))
+    cost = measure(runs)
+    if as_json:
+        print(encode.to_json(cost), end="")
+    else:
+        terminal.show(terminal.cost_text(cost))
+
+
+@app.command()
 def collect(
     folder: Folder,
     deep: Annotated[
@@ -95,26 +145,11 @@ def collect(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify every rank's file, refuse gaps, and seal the manifest."""
-    from samebits.artifact.manifest import ArtifactError
-    from samebits.judge.collect import collect as seal
+    """Verify every rank's file, refuse gaps, and seal the manifest; of an experiment's folder, those of all runs."""
+    from samebits.judge import sealing
 
-    try:
-        manifest = seal(folder, deep=deep)
-    except ArtifactError as error:
-        if stamp is None:
-            raise
-        stamp.write_text(f"refused\n{error}\n", encoding="utf-8")
-        print(f"{folder}: refused\n{error}", file=sys.stderr)
-        return
-    records = sum(rank.records for rank in manifest.ranks)
-    found = {"run_fingerprint": manifest.run_fingerprint, "ranks": len(manifest.ranks), "records": records}
-    if stamp is not None:
-        stamp.write_text(f"sealed\n{manifest.run_fingerprint}\nlaunch {manifest.launch}\n", encoding="utf-8")
-    if as_json:
-        print(json.dumps(found))
-    else:
-        print(f"{folder}: {manifest.run_fingerprint}, {len(manifest.ranks)} ranks, {records} records")
+    sealed = sealing.seal(folder, deep=deep, stamp=stamp)
+    print(json.dumps(sealed.as_json) if as_json else sealed.text, file=sys.stderr if sealed.refused else sys.stdout)
 
 
 @app.command()
@@ -127,7 +162,7 @@ def compare(
     from samebits.artifact.folder import Artifact
     from samebits.judge import encode
     from samebits.judge.compare import compare as compared
-    from samebits.judge.judgement import EXIT_STATUS
+    from samebits.judge.verdicts import EXIT_STATUS
     from samebits.report import terminal
 
     comparison = compared(Artifact(reference), Artifact(candidate))
@@ -158,8 +193,8 @@ def verdict(
     as_json: AsJson = False,
 ) -> None:
     """Show the verdict of a report that is there; its exit status is the verdict's."""
-    from samebits.judge.judgement import EXIT_STATUS
     from samebits.judge.standing import check_standing
+    from samebits.judge.verdicts import EXIT_STATUS
     from samebits.report import json_report, terminal
 
     judgement = json_report.load(folder / "report.json")

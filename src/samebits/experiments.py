@@ -28,6 +28,15 @@ def asked(recipe: Recipe) -> tuple[Experiment, ...]:
     return ("overhead", *(experiment for experiment in EXPERIMENTS if experiment in recipe.overhead.also))
 
 
+def chosen(*, attribute: bool, capture: bool, null: bool) -> Experiment:
+    """The one that a command line names; `overhead` where it names none. Raises RecipeError for more than one."""
+    wanted: dict[Experiment, bool] = {"attribution": attribute, "capture": capture, "null": null}
+    named = [experiment for experiment, asked_for in wanted.items() if asked_for]
+    if len(named) > 1:
+        raise RecipeError(f"overhead: {' and '.join(named)} are experiments of their own; ask for one at a time")
+    return named[0] if named else "overhead"
+
+
 def settings(recipe: Recipe, experiment: Experiment) -> tuple[str, ...]:
     """In the order of a block's first half."""
     match experiment:
@@ -46,6 +55,17 @@ def pairs(recipe: Recipe, experiment: Experiment) -> list[tuple[str, str]]:
     the deterministic run takes beyond the one without it."""
     first, *others = settings(recipe, experiment)
     return [(other, first) if experiment == "attribution" else (first, other) for other in others]
+
+
+def knob(experiment: Experiment, pair: tuple[str, str]) -> str:
+    """The one setting, or the rung, that makes the difference; empty where all settings do."""
+    reference, candidate = pair
+    match experiment:
+        case "attribution":
+            return reference.removeprefix(_WITHOUT)
+        case "capture":
+            return candidate.removeprefix(_CAPTURE)
+    return ""
 
 
 def plans(recipe: Recipe, experiment: Experiment, slowdown_percent: float = 0.0) -> list[Plan]:

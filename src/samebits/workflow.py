@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from samebits import arms
+from samebits import arms, experiments
 from samebits.recipe import RecipeError, load
 from samebits.sections import Recipe
 
@@ -31,6 +31,7 @@ _HELD: list[IO[str]] = []
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 """Of a recipe and of an arm, in paths."""
+EXPERIMENT = "|".join(experiments.EXPERIMENTS)
 
 
 def recipes() -> list[str]:
@@ -41,13 +42,13 @@ def recipes() -> list[str]:
 def everything(_: Any) -> list[str]:
     """Of every recipe the verdict, and its arms: those that were deleted since are run again."""
     names = recipes()
-    stamps = [_stamp(name, arm, "collected") for name in names for arm in _arms(name)]
+    stamps = [stamp for name in names for stamp in _collected(name)]
     return [*stamps, *(str(RESULTS / name / "verdict.txt") for name in names)]
 
 
 def collected(wildcards: Any) -> list[str]:
-    """Stamps of a recipe's collected arms, the reference first."""
-    return [_stamp(wildcards.recipe, arm, "collected") for arm in _arms(wildcards.recipe)]
+    """Stamps of a recipe's collected arms, the reference first, and of its experiments."""
+    return _collected(wildcards.recipe)
 
 
 def needs(wildcards: Any) -> list[str]:
@@ -59,6 +60,17 @@ def needs(wildcards: Any) -> list[str]:
 def arm_key(wildcards: Any) -> str:
     """While it stays the same, a finished arm is not run again; comments in a recipe do not change it."""
     return arms.key(_answer(arms.plan, _recipe(wildcards.recipe), wildcards.arm, RESULTS))
+
+
+def experiment_key(wildcards: Any) -> str:
+    """While it stays the same, the runs of an experiment stand."""
+    plans = _answer(experiments.plans, _recipe(wildcards.recipe), wildcards.experiment)
+    return hashlib.blake2b("".join(map(arms.key, plans)).encode(), digest_size=16).hexdigest()
+
+
+def experiment_option(wildcards: Any) -> str:
+    """For `samebits overhead`."""
+    return {"overhead": "", "attribution": "--attribute", "capture": "--capture", "null": "--null"}[wildcards.experiment]
 
 
 def recipe_key(wildcards: Any) -> str:
@@ -75,6 +87,11 @@ def threads(config: Mapping[str, Any]) -> Callable[[Any], int]:
         return 1 if config.get("cluster") else recipe.parallel.world * recipe.launch.threads
 
     return busy
+
+
+def all_threads(config: Mapping[str, Any], cores: int | None) -> int:
+    """What keeps everything else from this machine while time is measured on it. cores: that Snakemake may use."""
+    return 1 if config.get("cluster") else max(1, cores or 1)
 
 
 def cluster_option(config: Mapping[str, Any]) -> str:
@@ -113,6 +130,12 @@ def add_to_path() -> None:
 
 def _stamp(recipe: str, arm: str, name: str) -> str:
     return str(arms.artifact_folder(RESULTS, recipe, arm) / name)
+
+
+def _collected(recipe: str) -> list[str]:
+    wanted = _answer(experiments.asked, _recipe(recipe))
+    measured = [str(experiments.folder(RESULTS, recipe, experiment) / "collected") for experiment in wanted]
+    return [*(_stamp(recipe, arm, "collected") for arm in _arms(recipe)), *measured]
 
 
 def _arms(recipe: str) -> list[str]:

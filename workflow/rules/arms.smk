@@ -18,3 +18,23 @@ rule arm:
     shell:
         "samebits run recipes/{wildcards.recipe}.yaml {wildcards.arm} --results results"
         " --stamp {output} --log {log} {params.cluster}"
+
+
+# Makes all runs of an experiment that measures time, one after the other and alone on this machine, or as one job of the
+# cluster, for which it waits.
+rule experiment:
+    output:
+        "results/{recipe}/{experiment}/ran",
+    log:
+        "results/{recipe}/logs/{experiment}.run.log",
+    localrule: True
+    conda:
+        "../envs/samebits.yaml"
+    threads: samebits.all_threads(config, workflow.cores)
+    params:
+        key=samebits.experiment_key,
+        option=samebits.experiment_option,
+        cluster=samebits.cluster_option(config),
+    shell:
+        "samebits overhead recipes/{wildcards.recipe}.yaml {params.option} --results results"
+        " --stamp {output} --log {log} {params.cluster}"

@@ -12,6 +12,20 @@ rule collect:
         "samebits collect results/{wildcards.recipe}/arms/{wildcards.arm} --stamp {output} 2>&1 | tee {log}"
 
 
+# The same for all runs of an experiment, with their step times as Parquet.
+rule collect_runs:
+    input:
+        "results/{recipe}/{experiment}/ran",
+    output:
+        "results/{recipe}/{experiment}/collected",
+    log:
+        "results/{recipe}/logs/{experiment}.collect.log",
+    conda:
+        "../envs/samebits.yaml"
+    shell:
+        "samebits collect results/{wildcards.recipe}/{wildcards.experiment} --stamp {output} 2>&1 | tee {log}"
+
+
 # The only rule that fails where a recipe does not pass, after its report exists.
 rule verdict:
     input:

@@ -17,9 +17,10 @@ from samebits.artifact.reader import block_text
 from samebits.judge import deviation
 from samebits.judge.arm import Arm, load
 from samebits.judge.divergence import Search, describe, search
-from samebits.judge.judgement import Comparison, Divergence, Scope, Verdict, WaivedItem
+from samebits.judge.judgement import Comparison, Divergence, Scope, WaivedItem
 from samebits.judge.pairing import Pairing
 from samebits.judge.scope import scope_of
+from samebits.judge.verdicts import Verdict
 from samebits.judge.waivers import NONE, Waivers
 from samebits.pins import Deviation
 from samebits.sections import Waiver

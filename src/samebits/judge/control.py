@@ -9,7 +9,8 @@ from samebits.artifact.manifest import Planted
 from samebits.artifact.ranks import ranks_text
 from samebits.judge.compare import NOT_SEEN
 from samebits.judge.explanation import not_comparable
-from samebits.judge.judgement import Comparison, Divergence, Verdict
+from samebits.judge.judgement import Comparison, Divergence
+from samebits.judge.verdicts import Verdict
 
 
 @dataclass(frozen=True)

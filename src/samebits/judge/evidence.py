@@ -9,6 +9,9 @@ from pathlib import Path
 from samebits import arms, pins
 from samebits.judge import deviation
 from samebits.judge.arm import Arm, load
+from samebits.judge.cost import Cost
+from samebits.judge.costing import Runs, measure
+from samebits.overhead import Experiment
 from samebits.plan import Plan
 from samebits.sections import Recipe
 
@@ -20,6 +23,18 @@ class Evidence:
     recipe: Recipe
     results: Path
     _arms: dict[str, Arm] = field(default_factory=dict, repr=False)
+    _runs: dict[Experiment, Runs] = field(default_factory=dict, repr=False)
+    _costs: dict[Experiment, Cost] = field(default_factory=dict, repr=False)
+
+    def cost(self, experiment: Experiment) -> Cost:
+        if experiment not in self._costs:
+            self._costs[experiment] = measure(self.runs(experiment))
+        return self._costs[experiment]
+
+    def runs(self, experiment: Experiment) -> Runs:
+        if experiment not in self._runs:
+            self._runs[experiment] = Runs(self.recipe, experiment, self.results)
+        return self._runs[experiment]
 
     @property
     def names(self) -> list[str]:

@@ -78,13 +78,13 @@ def export(artifact: Artifact, folder: Path) -> Exported:
     certified = certify(artifact)
     folder.mkdir(parents=True, exist_ok=True)
     records, blocks = folder / "records.parquet", folder / "blocks.parquet"
-    record_rows = _write(records, RECORDS, _groups(_record_tables(certified)))
-    block_rows = _write(blocks, BLOCKS, _groups(_block_tables(certified)))
+    record_rows = write(records, RECORDS, groups(_record_tables(certified)))
+    block_rows = write(blocks, BLOCKS, groups(_block_tables(certified)))
     return Exported(records, blocks, record_rows, block_rows)
 
 
-def _write(path: Path, schema: Any, tables: Iterator[Any]) -> int:
-    """Returns the number of rows. Leaves nothing behind where it fails."""
+def write(path: Path, schema: Any, tables: Iterator[Any]) -> int:
+    """The tables as Parquet, a row group each. Returns the number of rows. Leaves nothing behind where it fails."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     rows = 0
     try:
@@ -98,7 +98,7 @@ def _write(path: Path, schema: Any, tables: Iterator[Any]) -> int:
     return rows
 
 
-def _groups(tables: Iterator[Any]) -> Iterator[Any]:
+def groups(tables: Iterator[Any]) -> Iterator[Any]:
     """Small tables gathered into row groups."""
     waiting: list[Any] = []
     for table in tables:

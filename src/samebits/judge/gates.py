@@ -10,7 +10,9 @@ from samebits.judge.control import Outcome, judge_control
 from samebits.judge.demand import held_to_placement
 from samebits.judge.evidence import Evidence
 from samebits.judge.explanation import explain
-from samebits.judge.judgement import Comparison, GateResult, Verdict
+from samebits.judge.judgement import Comparison, GateResult
+from samebits.judge.price import judge_overhead
+from samebits.judge.verdicts import Verdict
 from samebits.judge.waivers import Waivers
 from samebits.sections import Gate
 
@@ -27,12 +29,17 @@ def judge_gate(gate: Gate, evidence: Evidence) -> GateResult:
 
 
 def trusted(gates: Sequence[GateResult]) -> tuple[GateResult, ...]:
-    """Without a control that found every planted fault, no other gate may say `pass`."""
+    """Without a control that found every planted fault, no other gate on bits may say `pass`."""
     control = next((gate for gate in gates if gate.gate == "control"), None)
     if control is not None and control.verdict == "pass":
         return tuple(gates)
     reason = f"the gate control is {control.verdict}" if control else "no control was run"
-    return tuple(_doubted(gate, reason) if gate.verdict == "pass" else gate for gate in gates)
+    return tuple(_doubted(gate, reason) if gate.verdict == "pass" and _compares(gate) else gate for gate in gates)
+
+
+def _compares(gate: GateResult) -> bool:
+    """Time is measured, not compared bit by bit: planted faults say nothing about it."""
+    return gate.gate != "overhead"
 
 
 def _doubted(gate: GateResult, reason: str) -> GateResult:
@@ -98,11 +105,18 @@ def _reference_outcomes(evidence: Evidence) -> list[Outcome]:
     return found
 
 
+def _overhead(evidence: Evidence) -> GateResult:
+    if evidence.recipe.overhead is None:
+        raise ValueError("the gate overhead needs the section overhead; rules.evidence holds recipes to that")
+    return judge_overhead(evidence.cost("overhead"), evidence.recipe.overhead)
+
+
 _GATES: dict[Gate, Callable[[Evidence], GateResult]] = {
     "repeatability": _repeatability,
     "resume": _resume,
     "observer": _observer,
     "control": _control,
+    "overhead": _overhead,
 }
 
 

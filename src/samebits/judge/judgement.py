@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from samebits.judge.cost import Cost
+from samebits.judge.verdicts import Verdict
 from samebits.pins import Deviation
 
-Verdict = Literal["pass", "fail", "invalid", "inconclusive"]
 Role = Literal["origin", "receiver"]
 Placement = Literal[
     "one node",
@@ -23,7 +24,6 @@ Placement = Literal[
 machines of the reference under other names. `other nodes`: none in common."""
 Allocation = Literal["one allocation", "several allocations", "no scheduler", "unknown allocations"]
 """`unknown allocations`: only some ranks recorded a job, or only some share one."""
-EXIT_STATUS: dict[Verdict, int] = {"pass": 0, "fail": 1, "invalid": 2, "inconclusive": 3}
 
 
 class Symptom(StrEnum):
@@ -240,6 +240,7 @@ class Judgement:
     scope: str
     """One paragraph in words: ranks, steps, rung, share, placement, restart, waivers; what was not tested."""
     gates: tuple[GateResult, ...]
+    costs: tuple[Cost, ...]
     vote: Vote | None
     curves: tuple[Curve, ...]
     arms: tuple[ArmSummary, ...]

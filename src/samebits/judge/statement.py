@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from samebits.judge.cost import Cost
 from samebits.judge.demand import misplaced
-from samebits.judge.judgement import Allocation, Comparison, GateResult, Placement, Scope, Verdict
+from samebits.judge.judgement import Allocation, Comparison, GateResult, Placement, Scope
 from samebits.judge.nodes import names_text
+from samebits.judge.verdicts import Verdict
 from samebits.problem import listed
 from samebits.sections import Recipe
 
@@ -31,6 +33,7 @@ _ALLOCATED: dict[Allocation, str] = {
     "unknown allocations": "Whether {arms} ran in the reference's allocation is not known, so this says nothing about "
     "allocations.",
 }
+_NO_BITS = "No bits were compared: whether the recipe computes the same ones is not covered."
 _ASKED = {"other-nodes": "other nodes", "same-nodes": "the same nodes, rank by rank"}
 _QUESTIONS = {"repeatability": "a repeated run", "resume": "a resumed run", "observer": "a run without capture"}
 
@@ -38,14 +41,24 @@ _QUESTIONS = {"repeatability": "a repeated run", "resume": "a resumed run", "obs
 def headline(recipe: Recipe, verdict: Verdict, gates: Sequence[GateResult]) -> str:
     """One sentence."""
     if verdict == "pass":
-        asked = [_QUESTIONS[gate.gate] for gate in gates if gate.gate in _QUESTIONS]
-        proven = f"{listed(asked, 'and')} gave the reference's bits{_apart_from(gates)}, and " if asked else ""
-        return f"{recipe.name} passes: {proven}every planted fault was found at its place."
+        return f"{recipe.name} passes: {listed(list(_proven(gates)), 'and')}."
     first = next((gate for gate in gates if gate.verdict == verdict), None)
     if first is None:
         return f"{recipe.name} is inconclusive: it has no gate."
     said = {"fail": "fails", "invalid": "is not comparable", "inconclusive": "is inconclusive"}[verdict]
     return f"{recipe.name} {said}, gate {first.gate}: {_one_line(first.explanation)}"
+
+
+def _proven(gates: Sequence[GateResult]) -> Iterator[str]:
+    asked = [_QUESTIONS[gate.gate] for gate in gates if gate.gate in _QUESTIONS]
+    if asked:
+        yield f"{listed(asked, 'and')} gave the reference's bits{_apart_from(gates)}"
+        yield "every planted fault was found at its place"
+    for gate in gates:
+        if gate.gate == "overhead":
+            yield gate.explanation
+    if not asked:
+        yield "whether it computes the same bits was not tested"
 
 
 def _apart_from(gates: Sequence[GateResult]) -> str:
@@ -58,14 +71,29 @@ def _one_line(text: str) -> str:
     return " ".join(text.split()).rstrip(".") + "."
 
 
-def scope_text(recipe: Recipe, gates: Sequence[GateResult], nodes: Sequence[str] = ()) -> str:
+def scope_text(
+    recipe: Recipe, gates: Sequence[GateResult], costs: Sequence[Cost] = (), nodes: Sequence[str] = ()
+) -> str:
     """One paragraph. nodes: sentences on what the nodes differ in."""
     compared = [comparison for gate in gates if gate.gate != "control" for comparison in gate.comparisons]
     scopes = [comparison.scope for comparison in compared if comparison.scope is not None]
+    timed = list(_timed(costs))
     if not scopes:
-        return "Nothing was compared, so nothing is covered."
-    told = [*_covered(scopes), *_placed(compared), *nodes, *_waived(compared)]
+        return " ".join([_NO_BITS, *timed]) if timed else "Nothing was compared, so nothing is covered."
+    told = [*_covered(scopes), *_placed(compared), *nodes, *_waived(compared), *timed]
     return " ".join([*told, *_asked_for(recipe, gates), *_untested(recipe, gates, scopes)])
+
+
+def _timed(costs: Sequence[Cost]) -> Iterator[str]:
+    """How far the measured cost reaches."""
+    for cost in costs:
+        if cost.experiment == "overhead" and cost.findings is not None:
+            where = f" on {cost.nodes}" if cost.nodes else ""
+            yield (
+                f"Time: {cost.blocks} blocks of {cost.steps} timed steps a run, {cost.ranks} "
+                f"rank{'s' * (cost.ranks > 1)}{where}, capture off; this says nothing about the cost on other nodes, "
+                "at another scale or with another parallel layout."
+            )
 
 
 def _covered(scopes: Sequence[Scope]) -> Iterator[str]:

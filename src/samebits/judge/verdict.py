@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import samebits
-from samebits import arms
+from samebits import arms, experiments
 from samebits.artifact.manifest import Manifest
+from samebits.experiments import DETERMINISTIC, EXPERIMENTS
+from samebits.judge.cost import Cost
 from samebits.judge.curves import curves
 from samebits.judge.evidence import Evidence
 from samebits.judge.gates import judge_gate, trusted, worst
@@ -20,8 +22,8 @@ from samebits.judge.summary import pin_rows, summarize
 from samebits.judge.vote import Voter, vote
 from samebits.sections import Recipe
 
-JUDGEMENT_FORMAT = 2
-"""2: nodes, jobs and allocations."""
+JUDGEMENT_FORMAT = 3
+"""2: nodes, jobs and allocations. 3: costs."""
 
 
 def judge(recipe: Recipe, results: Path) -> Judgement:
@@ -31,21 +33,41 @@ def judge(recipe: Recipe, results: Path) -> Judgement:
     # Controls prove nothing about the recipe by themselves.
     proven = any(gate.gate != "control" for gate in gates)
     verdict = worst([gate.verdict for gate in gates] + ([] if proven else ["inconclusive"]))
-    certified = evidence.reference.certified
+    costs = tuple(_costs(evidence))
+    pinned = _pinned(evidence)
     return Judgement(
         format=JUDGEMENT_FORMAT,
         samebits=samebits.__version__,
         recipe=recipe.name,
         verdict=verdict,
         headline=headline(recipe, verdict, gates),
-        scope=scope_text(recipe, gates, differences(_manifests(evidence))),
+        scope=scope_text(recipe, gates, costs, differences(_manifests(evidence))),
         gates=gates,
+        costs=costs,
         vote=_vote(evidence, gates),
         curves=tuple(_curves(evidence, gates)),
         arms=tuple(summarize(evidence.arm(name)) for name in evidence.names),
-        pins=pin_rows(certified.manifest, recipe.pins) if certified else (),
+        pins=pin_rows(pinned, recipe.pins) if pinned else (),
         recipe_text=json.dumps(dataclasses.asdict(recipe), indent=2),
     )
+
+
+def _costs(evidence: Evidence) -> Iterator[Cost]:
+    """Of the experiments that the recipe asks for, and of others that were made on request."""
+    wanted = experiments.asked(evidence.recipe)
+    for experiment in EXPERIMENTS if evidence.recipe.overhead else ():
+        if experiment in wanted:
+            yield evidence.cost(experiment)
+        elif evidence.runs(experiment).present and evidence.cost(experiment).findings:
+            yield evidence.cost(experiment)
+
+
+def _pinned(evidence: Evidence) -> Manifest | None:
+    """Of the reference; of a recipe that only measures time, of its first deterministic run."""
+    if arms.REFERENCE in evidence.names:
+        certified = evidence.reference.certified
+        return certified.manifest if certified else None
+    return next((run.manifest for run in evidence.runs("overhead").all if run.setting == DETERMINISTIC), None)
 
 
 def _manifests(evidence: Evidence) -> Iterator[Manifest]:
@@ -62,6 +84,8 @@ def _vote(evidence: Evidence, gates: tuple[GateResult, ...]) -> Vote | None:
         if gate.gate in ("repeatability", "resume")
         for comparison in gate.comparisons
     }
+    if not compared:
+        return None
     names = [name for name, comparison in compared.items() if _may_vote(comparison)]
     found = ((name, evidence.arm(name).certified) for name in [arms.REFERENCE, *names])
     return vote([Voter(name, certified) for name, certified in found if certified is not None])
@@ -73,8 +97,8 @@ def _may_vote(comparison: Comparison) -> bool:
 
 
 def _curves(evidence: Evidence, gates: tuple[GateResult, ...]) -> Iterator[Curve]:
-    reference = evidence.reference.certified
     for comparison in _charted(gates):
+        reference = evidence.reference.certified
         candidate = evidence.arm(comparison.candidate_arm).certified
         if reference is not None and candidate is not None:
             yield from curves(reference, candidate, comparison.divergence)

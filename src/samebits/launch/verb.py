@@ -1,13 +1,13 @@
-"""`samebits run RECIPE ARM`: from a recipe's file to an exit status."""
+"""`samebits run RECIPE ARM` and `samebits overhead RECIPE`: from a recipe's file to an exit status."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from samebits import arms, determinism, recipe
+from samebits import arms, determinism, experiments, recipe
 from samebits.artifact.folder import Artifact, write_whole
 from samebits.launch.arm import CancelledError, run_arm
 from samebits.launch.cluster import ClusterError, load
@@ -15,8 +15,10 @@ from samebits.launch.echo import Echo
 from samebits.launch.image import ImageError
 from samebits.launch.job import LaunchError, Outcome
 from samebits.launch.slurm_executor import SlurmExecutor
+from samebits.launch.submit import LocalExecutor
+from samebits.launch.whole import run_whole
 from samebits.plan import Plan
-from samebits.sections import Control, Fault
+from samebits.sections import Control, Fault, Recipe
 
 BAD_INPUT = 2
 TROUBLE = 4
@@ -40,13 +42,21 @@ def run(
     stamp: written where it is finished; its content changes exactly when the arm has run again. log: gets all lines.
     fault: planted besides those of the arm. cluster: the cluster file; None: on this machine. command: starts one rank.
     """
+
+    def one(echo: Echo) -> Outcome:
+        return _run(_wanted(path, arm, results, fault), results, cluster, command, echo)
+
+    return _told(one, f"arm {arm}", stamp, log)
+
+
+def _told(make: Callable[[Echo], Outcome], what: str, stamp: Path | None, log: Path | None) -> int:
     try:
         echo = Echo(sys.stderr, log)
     except OSError as error:
-        print(f"arm {arm}: {error.filename}: {error.strerror}; the log must be writable", file=sys.stderr)
+        print(f"{what}: {error.filename}: {error.strerror}; the log must be writable", file=sys.stderr)
         return TROUBLE
     try:
-        outcome = _run(_wanted(path, arm, results, fault), results, cluster, command, echo)
+        outcome = make(echo)
         if outcome.ok and stamp is not None:
             _stamp(stamp, outcome)
     except CancelledError as cancelled:
@@ -64,6 +74,31 @@ def run(
     return 0
 
 
+def run_experiment(
+    path: Path,
+    plans: Callable[[Recipe], Sequence[Plan]],
+    results: Path,
+    *,
+    stamp: Path | None = None,
+    log: Path | None = None,
+    cluster: Path | None = None,
+    command: Sequence[str] | None = None,
+) -> int:
+    """Makes all runs of an experiment of the recipe, if need be; the rest is as of `run`. plans: its runs."""
+
+    def experiment(echo: Echo) -> Outcome:
+        wanted = list(plans(recipe.load(path)))
+        _warn(wanted[0], echo)
+        timing = wanted[0].timing
+        if timing is None:
+            raise LaunchError(f"arm {wanted[0].arm}: measures no time, must be a run of an experiment")
+        folder = experiments.folder(results, wanted[0].recipe.name, timing.experiment)
+        executor = LocalExecutor() if cluster is None else SlurmExecutor(load(cluster))
+        return run_whole(wanted, folder, echo=echo, executor=executor, command=command)
+
+    return _told(experiment, path.stem, stamp, log)
+
+
 def _wanted(path: Path, arm: str, results: Path, fault: Fault | None) -> list[Plan]:
     """The arm's plan, and behind it those of all arms that are to run in one allocation with it, itself among them."""
     loaded = recipe.load(path)
@@ -79,12 +114,16 @@ def _wanted(path: Path, arm: str, results: Path, fault: Fault | None) -> list[Pl
 
 def _run(wanted: list[Plan], results: Path, cluster: Path | None, command: Sequence[str] | None, echo: Echo) -> Outcome:
     plan, *together = wanted
-    for warning in determinism.warnings(determinism.environment(plan.recipe.determinism)):
-        echo.line(f"warning: {warning}")
+    _warn(plan, echo)
     artifact = Artifact(arms.artifact_folder(results, plan.recipe.name, plan.arm))
     if cluster is None:
         return run_arm(plan, artifact, echo=echo, command=command)
     return run_arm(plan, artifact, echo=echo, executor=SlurmExecutor(load(cluster)), command=command, together=together)
+
+
+def _warn(plan: Plan, echo: Echo) -> None:
+    for warning in determinism.warnings(determinism.environment(plan.recipe.determinism)):
+        echo.line(f"warning: {warning}")
 
 
 def _stamp(path: Path, outcome: Outcome) -> None:

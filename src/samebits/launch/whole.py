@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import progress
+from samebits.launch import progress, traces
 from samebits.launch.arm import CancelledError, cancel, interrupts
 from samebits.launch.echo import Echo
 from samebits.launch.job import LaunchError, Outcome, deciding, latest_outcome, now, read_record, unreadable
@@ -72,7 +72,15 @@ class _Whole:
                 held.enter_context(deciding(artifact, lambda: bool(self.interrupts), self._echo.line))
             if found := self._live_job() or self._kept():
                 return found
+            self._clear()
             return self._starting.start(self._executor, self._plans)
+
+    def _clear(self) -> None:
+        """Runs that this experiment does not have, of one with more blocks or other settings."""
+        names = {plan.arm for plan in self._plans}
+        for path in self._folder.glob("*/plan.json"):
+            if path.parent.name not in names:
+                path.parent.rename(traces.superseded(Artifact(path.parent)))
 
     def _live_job(self) -> Job | None:
         for plan, artifact in zip(self._plans, self._artifacts, strict=True):

@@ -13,7 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from samebits.artifact.ranks import ranks_text
-from samebits.judge.judgement import EXIT_STATUS, Curve, Judgement
+from samebits.judge.judgement import Curve, Judgement
+from samebits.judge.verdicts import EXIT_STATUS
 from samebits.report import layout, words
 from samebits.report.plots import curve_svg, curve_table, gaps
 

@@ -18,7 +18,7 @@ from samebits.judge.judgement import ArmSummary, Curve, Divergence, Judgement, S
 from samebits.plan import PlanError, decode
 
 KIND = "samebits report"
-REPORT_FORMAT = 2
+REPORT_FORMAT = 3
 _WAY_OUT = "make it again with `samebits report RECIPE`, or compare the arms with `samebits compare A B`"
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from samebits.artifact.ranks import ranks_text
-from samebits.judge.judgement import Comparison, GateResult, Judgement, Verdict
+from samebits.judge.judgement import Comparison, GateResult, Judgement
+from samebits.judge.verdicts import Verdict
 from samebits.report.words import (
     counted,
     is_planted,

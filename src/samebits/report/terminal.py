@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from samebits.artifact.ranks import ranks_text
-from samebits.judge.judgement import Comparison, Divergence, GateResult, Judgement, RankDivergence, RecordView, Verdict
+from samebits.judge.judgement import Comparison, Divergence, GateResult, Judgement, RankDivergence, RecordView
+from samebits.judge.verdicts import Verdict
 from samebits.report import layout, words
 
 WIDTH = 100

@@ -50,6 +50,7 @@ RULES: dict[str, Rule] = {
     "gates": evidence.gates,
     "evidence-gate": evidence.evidence_gate,
     "control-gate": evidence.control_gate,
+    "overhead-gate": evidence.overhead_gate,
     "control-names": evidence.control_names,
     "fault-rank": evidence.fault_rank,
     "fault-step": evidence.fault_step,

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator
 
-from samebits.problem import Problem, listed
+from samebits.problem import MISSING, Problem, listed
 from samebits.sections import Fault, FaultKind, Recipe
 
 RESTORE_FAULTS: frozenset[FaultKind] = frozenset(("moment-drop", "rng-skip", "position-skip", "upstream"))
@@ -92,9 +92,20 @@ def gates(recipe: Recipe) -> Iterator[Problem]:
 
 
 def evidence_gate(recipe: Recipe) -> Iterator[Problem]:
-    if recipe.gates == ("control",):
-        rule = "must hold another gate beside control: controls show that a gate would find a fault, and prove no more"
-        yield Problem("gates", ["control"], rule, "add repeatability, resume or observer")
+    if "control" in recipe.gates and not {"repeatability", "resume", "observer"} & set(recipe.gates):
+        rule = "must hold another gate on bits beside control: controls show that one would find a fault, and no more"
+        yield Problem("gates", list(recipe.gates), rule, "add repeatability, resume or observer")
+
+
+def overhead_gate(recipe: Recipe) -> Iterator[Problem]:
+    if "overhead" in recipe.gates and recipe.overhead is None:
+        rule = "must be there where gates has overhead: it says how time is measured"
+        way_out = "add it with limit_percent, blocks, steps and warm_up, or take overhead out of gates"
+        yield Problem("overhead", MISSING, rule, way_out)
+    also = recipe.overhead.also if recipe.overhead else ()
+    for index, further in enumerate(also):
+        if further in also[:index]:
+            yield Problem(f"overhead.also[{index}]", further, "must be given once", "delete it")
 
 
 def control_gate(recipe: Recipe) -> Iterator[Problem]:

@@ -1,0 +1,205 @@
+"""Judges an experiment from its runs on disk: whether they are evidence of time, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from samebits import determinism, experiments
+from samebits.artifact.folder import ArtifactError
+from samebits.artifact.manifest import Manifest, read_clocks
+from samebits.judge import deviation, effects
+from samebits.judge.arm import Arm, load
+from samebits.judge.cost import Cost, RunTimes
+from samebits.judge.effects import TimedRun
+from samebits.judge.nodes import jobs_text, nodes_text
+from samebits.judge.timing import RunClocks, TimingError, instruments, run_clocks, timing_of
+from samebits.overhead import Experiment
+from samebits.pins import ABSENT, Deviation
+from samebits.plan import Plan
+from samebits.sections import Recipe
+
+STEP_TIMES = "steps.parquet"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as it lies on disk. problem: why it is no evidence; None exactly where it has clocks."""
+
+    plan: Plan
+    arm: Arm
+    clocks: RunClocks | None
+    problem: str | None
+
+    @property
+    def setting(self) -> str:
+        return timing_of(self.plan).setting
+
+    @property
+    def manifest(self) -> Manifest | None:
+        return self.arm.certified.manifest if self.arm.certified else None
+
+
+class Runs:
+    """All runs of an experiment of the recipe in force. results: folder of all results. slowdown_percent: planted."""
+
+    def __init__(self, recipe: Recipe, experiment: Experiment, results: Path, slowdown_percent: float = 0.0) -> None:
+        self.recipe = recipe
+        self.experiment = experiment
+        self.folder = experiments.folder(results, recipe.name, experiment)
+        self.plans = experiments.plans(recipe, experiment, slowdown_percent)
+
+    @cached_property
+    def all(self) -> list[Run]:
+        return [self._load(plan) for plan in self.plans]
+
+    @property
+    def present(self) -> bool:
+        """Whether anything of it lies there."""
+        return any((self.folder / plan.arm).is_dir() for plan in self.plans)
+
+    def _load(self, plan: Plan) -> Run:
+        arm = load(self.folder / plan.arm, plan.arm)
+        if arm.certified is None:
+            return Run(plan, arm, None, arm.problem)
+        manifest = arm.certified.manifest
+        if manifest.plan.timing is None:
+            return Run(plan, arm, None, f"{plan.arm}: is no timed run but arm {manifest.plan.arm}; take it away")
+        if problem := instruments(manifest):
+            return Run(plan, arm, None, f"{plan.arm}: {problem}")
+        try:
+            return Run(plan, arm, run_clocks(read_clocks(arm.certified.artifact, manifest), manifest.plan), None)
+        except (TimingError, ArtifactError, OSError) as error:
+            return Run(plan, arm, None, f"{plan.arm}: {error}")
+
+
+def measure(runs: Runs) -> Cost:
+    """Never raises for missing or damaged runs: they are problems, and no effect is stated."""
+    problems = [run.problem for run in runs.all if run.problem]
+    whole = [run for run in runs.all if run.manifest is not None]
+    deviations = _deviations(runs, whole)
+    failures = [*_unhealthy(whole), *_apart(whole)]
+    found = None
+    if not problems and not deviations and not failures:
+        try:
+            found = effects.findings(runs.recipe, runs.experiment, _times(runs.all))
+        except ValueError as error:
+            problems.append(str(error))
+    lead = whole[0].manifest if whole else None
+    return Cost(
+        experiment=runs.experiment,
+        blocks=timing_of(runs.plans[0]).blocks,
+        steps=runs.plans[0].last_step - timing_of(runs.plans[0]).warm_up,
+        warm_up=timing_of(runs.plans[0]).warm_up,
+        ranks=runs.recipe.parallel.world,
+        nodes=nodes_text(lead) if lead else "",
+        job=jobs_text(lead) if lead else "",
+        clock=lead.ranks[0].pins.runtime.get("clock", "unknown") if lead else "unknown",
+        problems=tuple(dict.fromkeys(problems)),
+        deviations=tuple(deviations),
+        failures=tuple(failures),
+        runs=tuple(_run_times(run) for run in runs.all),
+        file=str(runs.folder / STEP_TIMES),
+        findings=found,
+    )
+
+
+def _times(runs: Sequence[Run]) -> list[TimedRun]:
+    return [TimedRun(timing_of(run.plan), run.clocks, run.manifest) for run in runs if run.clocks and run.manifest]
+
+
+def _run_times(run: Run) -> RunTimes:
+    timing, steps = timing_of(run.plan), run.clocks.steps if run.clocks else None
+    low, median, high = np.percentile(steps, (5, 50, 95)).tolist() if steps is not None else (None, None, None)
+    return RunTimes(
+        arm=run.plan.arm,
+        setting=timing.setting,
+        block=timing.block,
+        steps=0 if steps is None else len(steps),
+        low=low,
+        median=median,
+        mean=None if steps is None else float(steps.mean()),
+        high=high,
+        problem=run.problem,
+    )
+
+
+def _deviations(runs: Runs, whole: Sequence[Run]) -> list[Deviation]:
+    """Of each run from its plan and from what it asks for, and between the runs in all that is not being measured."""
+    found: dict[tuple[str, str, str], set[int]] = {}
+    for run in whole:
+        for row in _of_run(runs.recipe, run):
+            found.setdefault((f"{run.plan.arm}: {row.pin}", row.reference, row.candidate), set()).update(row.ranks)
+    for run in whole[1:]:
+        for row in _between(whole[0], run):
+            found.setdefault((row.pin, row.reference, row.candidate), set()).update(row.ranks)
+    return [Deviation(*key, ranks=tuple(sorted(ranks))) for key, ranks in found.items()]
+
+
+def _of_run(recipe: Recipe, run: Run) -> list[Deviation]:
+    manifest = run.manifest
+    if manifest is None:
+        return []
+    apart = deviation.of_plan(run.plan, manifest.plan, deviation.all_ranks(manifest))
+    # A run of another plan does not have in force what this one asks for.
+    return apart or deviation.of_promises(manifest, recipe.pins)
+
+
+def _between(first: Run, other: Run) -> Iterator[Deviation]:
+    ours, theirs = first.manifest, other.manifest
+    if ours is None or theirs is None:
+        return
+    if apart := deviation.of_layout(ours, theirs):
+        yield from apart
+        return
+    measured = _measured(first.plan, other.plan)
+    for row in deviation.of_surroundings(ours, theirs):
+        # A library that a fusion or an algorithm loads is part of what is measured.
+        loaded = row.pin.startswith("libraries.") and ABSENT in (row.reference, row.candidate)
+        if row.pin not in measured and not loaded:
+            yield row
+    yield from _elsewhere(ours, theirs)
+
+
+def _elsewhere(ours: Manifest, theirs: Manifest) -> Iterator[Deviation]:
+    """Time is compared on the same nodes and within one allocation."""
+    for name, pin in (("node", "placement.node"), ("job", "placement.job")):
+        pairs = {
+            (getattr(first.pins, name), getattr(second.pins, name)): first.rank
+            for first, second in zip(ours.ranks, theirs.ranks, strict=True)
+        }
+        for (there, here), rank in pairs.items():
+            if there != here:
+                yield Deviation(pin, there or ABSENT, here or ABSENT, (rank,))
+
+
+def _measured(first: Plan, other: Plan) -> set[str]:
+    """Pins in which the two runs are to differ."""
+    names = set(first.relaxed) ^ set(other.relaxed)
+    fusions = {determinism.UNFUSED[name] for name in names if name in determinism.UNFUSED}
+    return {f"{group}.{name}" for group in ("runtime", "environment") for name in names | fusions}
+
+
+def _unhealthy(whole: Sequence[Run]) -> Iterator[str]:
+    for run in whole:
+        if run.manifest and run.manifest.unhealthy:
+            note = run.manifest.unhealthy[0]
+            yield f"{run.plan.arm}: {note.name} is {note.value} on rank {note.rank} at step {note.step}"
+
+
+def _apart(whole: Sequence[Run]) -> Iterator[str]:
+    """Deterministic runs end in one state, or they are not deterministic and what they cost is beside the point."""
+    states: dict[str, str] = {}
+    for run in whole:
+        if run.manifest and run.setting == experiments.DETERMINISTIC:
+            states.setdefault(run.manifest.run_fingerprint, run.plan.arm)
+    if len(states) > 1:
+        first, second, *_ = states.values()
+        yield (
+            f"{second} did not end in the state that {first} ended in: the setting {experiments.DETERMINISTIC} does "
+            "not give the same bits here, so what it costs says nothing; see to the gate repeatability first"
+        )

@@ -1,0 +1,187 @@
+"""From the times of an experiment's runs to its effects: what each candidate takes beyond its reference, and how far
+that can be believed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from samebits import determinism, experiments
+from samebits.artifact.clock import TRAINING, Phase
+from samebits.artifact.manifest import Manifest
+from samebits.judge import overhead
+from samebits.judge.cost import Checks, Effect, Findings, PhaseCost, SettingTimes
+from samebits.judge.timing import RunClocks
+from samebits.overhead import Experiment, Timing
+from samebits.sections import Recipe
+
+Floats = NDArray[np.float64]
+
+DAYS = 100
+_QUANTILES = 101
+_LARGE_DRIFT = 5.0
+"""Percent over the experiment: beyond it the machine was not at rest."""
+
+
+@dataclass(frozen=True)
+class TimedRun:
+    timing: Timing
+    clocks: RunClocks
+    manifest: Manifest
+
+
+def findings(recipe: Recipe, experiment: Experiment, runs: Sequence[TimedRun]) -> Findings:
+    """runs: all of the experiment, in their order."""
+    found = tuple(_effect(experiment, pair, runs) for pair in experiments.pairs(recipe, experiment))
+    checks = _checks(found[0], runs)
+    return Findings(
+        effects=found,
+        settings=tuple(_setting(recipe, name, runs) for name in experiments.settings(recipe, experiment)),
+        checks=checks,
+        cautions=tuple(_cautions(checks, found)),
+        gpu_days=found[0].median.percent / 100 * DAYS * recipe.parallel.world,
+    )
+
+
+def _effect(experiment: Experiment, pair: tuple[str, str], runs: Sequence[TimedRun]) -> Effect:
+    reference, candidate = (_of(name, runs) for name in pair)
+    medians = overhead.block_ratios(_by_block(reference, np.median), _by_block(candidate, np.median))
+    means = overhead.block_ratios(_by_block(reference, np.mean), _by_block(candidate, np.mean))
+    return Effect(
+        reference=pair[0],
+        candidate=pair[1],
+        knob=experiments.knob(experiment, pair),
+        median=overhead.estimate(medians),
+        mean=overhead.estimate(means),
+        ratios=tuple((np.expm1(medians) * 100).tolist()),
+        phases=tuple(_phase(phase, reference, candidate) for phase in (*TRAINING, Phase.CAPTURE)),
+    )
+
+
+def _of(setting: str, runs: Sequence[TimedRun]) -> list[TimedRun]:
+    return [run for run in runs if run.timing.setting == setting]
+
+
+def _by_block(runs: Sequence[TimedRun], statistic: Callable[[Floats], Any]) -> Floats:
+    """Of each run's steps, shape (blocks, 2)."""
+    return np.array([float(statistic(run.clocks.steps)) for run in runs]).reshape(-1, 2)
+
+
+def _phase(phase: Phase, reference: Sequence[TimedRun], candidate: Sequence[TimedRun]) -> PhaseCost:
+    """A difference of means, in shares of the reference's step: those of all phases add up, ratios would not."""
+    ours, theirs = _phase_means(phase, reference), _phase_means(phase, candidate)
+    steps = _by_block(reference, np.mean).mean(axis=1)
+    points = (theirs.mean(axis=1) - ours.mean(axis=1)) / steps * 100
+    half = _half_width(points)
+    return PhaseCost(
+        phase=phase.name.lower(),
+        reference=float(ours.mean()),
+        candidate=float(theirs.mean()),
+        points=float(points.mean()),
+        low=None if half is None else float(points.mean()) - half,
+        high=None if half is None else float(points.mean()) + half,
+    )
+
+
+def _half_width(values: Floats) -> float | None:
+    """Of Student's interval on the mean, at LEVEL; None for one value."""
+    if len(values) < 2:
+        return None
+    return float(stdtrit(len(values) - 1, (1 + overhead.LEVEL) / 2) * values.std(ddof=1) / math.sqrt(len(values)))
+
+
+def _phase_means(phase: Phase, runs: Sequence[TimedRun]) -> Floats:
+    return np.array([run.clocks.phases[:, phase].mean() for run in runs]).reshape(-1, 2)
+
+
+def _setting(recipe: Recipe, name: str, runs: Sequence[TimedRun]) -> SettingTimes:
+    own = _of(name, runs)
+    steps = np.concatenate([run.clocks.steps for run in own])
+    median = _geometric([float(np.median(run.clocks.steps)) for run in own])
+    tokens = recipe.data.global_batch * recipe.model.sequence_length / recipe.parallel.world
+    return SettingTimes(
+        setting=name,
+        runs=len(own),
+        steps=len(steps),
+        median=median,
+        mean=_geometric([float(run.clocks.steps.mean()) for run in own]),
+        quantiles=tuple(np.quantile(steps, np.linspace(0, 1, _QUANTILES)).tolist()),
+        tokens=tokens / median,
+        stragglers=sum(overhead.stragglers(run.clocks.steps) for run in own),
+        bytes_a_step=_bytes_a_step(own[0]),
+        in_force=_in_force(own[0].manifest, runs),
+        end_states=len({run.manifest.run_fingerprint for run in own}),
+    )
+
+
+def _geometric(values: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(values))))
+
+
+def _bytes_a_step(run: TimedRun) -> float | None:
+    """Of the fingerprint, the file's fixed parts spread over its steps."""
+    plan = run.manifest.plan
+    if not plan.capture:
+        return None
+    return sum(file.bytes for file in run.manifest.ranks) / len(run.manifest.ranks) / plan.last_step
+
+
+def _in_force(manifest: Manifest, runs: Sequence[TimedRun]) -> dict[str, str]:
+    """As rank 0 read them back, those that are not the same in all settings."""
+    names = [*determinism.FLAGS, determinism.DETERMINISTIC_MODE, *determinism.UNFUSED.values()]
+    names += [variable.name for variable in determinism.ACCEPTED]
+    first = [_read_back(run.manifest) for run in runs]
+    return {
+        name: value
+        for name, value in _read_back(manifest).items()
+        if name in names and any(other.get(name) != value for other in first)
+    }
+
+
+def _read_back(manifest: Manifest) -> dict[str, str]:
+    own = manifest.ranks[0].pins
+    unset = dict.fromkeys((variable.name for variable in determinism.ACCEPTED), "not set")
+    return {**unset, **own.runtime, **own.environment}
+
+
+def _checks(effect: Effect, runs: Sequence[TimedRun]) -> Checks:
+    correlations = [found for run in runs if (found := overhead.autocorrelation(run.clocks.steps)) is not None]
+    medians = [float(np.median(run.clocks.steps)) for run in runs]
+    return Checks(
+        drift=overhead.drift(medians, [run.timing.setting for run in runs]),
+        steps=float(np.median(correlations)) if correlations else None,
+        blocks=overhead.blocks_autocorrelation(np.log1p(np.array(effect.ratios) / 100)),
+        data=float(np.mean([run.clocks.data for run in runs])),
+        checkpoints=sum(run.clocks.checkpoints for run in runs),
+        warm_up=sum(run.clocks.warm_up for run in runs),
+    )
+
+
+def _cautions(checks: Checks, effects: Sequence[Effect]) -> Iterator[str]:
+    if checks.drift is not None and abs(checks.drift) > _LARGE_DRIFT:
+        yield (
+            f"runs changed by {checks.drift:+.1f} % from the first to the last: what is linear of it cancels within "
+            "blocks, the machine was not at rest all the same"
+        )
+    if checks.blocks is not None and abs(checks.blocks.lag1) > checks.blocks.bound:
+        yield (
+            f"neighbouring blocks are correlated ({checks.blocks.lag1:+.2f}, beyond {checks.blocks.bound:.2f}): the "
+            "interval may be too narrow"
+        )
+    for effect in effects:
+        if _disagree(effect):
+            yield (
+                f"{effect.candidate} against {effect.reference}: the mean ratio ({effect.mean.percent:+.2f} %) lies "
+                f"outside the median's interval ({effect.median.percent:+.2f} %): a few slow steps weigh in"
+            )
+
+
+def _disagree(effect: Effect) -> bool:
+    interval = effect.median.interval
+    return interval is not None and not interval.low <= effect.mean.percent <= interval.high
