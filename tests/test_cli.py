@@ -37,7 +37,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_a_plan_lists_every_arm_with_its_command_and_environment(tmp_path: Path) -> None:
-    rows = json.loads(call("plan", builders.recipe_file(tmp_path), "--json").stdout)
+    rows = json.loads(call("plan", builders.recipe_file(tmp_path), "--json").stdout)["arms"]
     assert [row["arm"] for row in rows] == ["reference", "twin-1", "resumed", "control-ulp", "control-resume", "bare"]
     assert all(row["command"].startswith("samebits run ") and row["environment"] for row in rows)
     shown = call("plan", builders.recipe_file(tmp_path))

@@ -51,7 +51,7 @@ def plan(
     sbatch: Annotated[bool, typer.Option("--sbatch", help="Print the jobs' scripts; needs --cluster.")] = False,
 ) -> None:
     """Show every arm that would run: its ranks, steps, faults, command and environment."""
-    from samebits import arms, determinism, plan_table, recipe
+    from samebits import arms, determinism, experiment_table, plan_table, recipe
     from samebits.report import listing, terminal
 
     loaded = recipe.load(path)
@@ -61,10 +61,11 @@ def plan(
         print(script.text(loaded, results, cluster), end="")
         return
     rows = plan_table.describe(arms.plans(loaded, results), path)
+    timed = experiment_table.describe(loaded, path, results)
     if as_json:
-        print(plan_table.to_json(rows), end="")
+        print(plan_table.to_json(rows, timed), end="")
         return
-    terminal.show(listing.plan_table(rows))
+    terminal.show(*listing.plan_tables(rows, timed))
     for warning in determinism.warnings(determinism.environment(loaded.determinism)):
         print(f"warning: {warning}")
 

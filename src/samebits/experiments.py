@@ -37,6 +37,16 @@ def chosen(*, attribute: bool, capture: bool, null: bool) -> Experiment:
     return named[0] if named else "overhead"
 
 
+def option(experiment: Experiment) -> tuple[str, ...]:
+    """Of `samebits overhead`: the other way round."""
+    return {
+        "overhead": (),
+        "attribution": ("--attribute",),
+        "capture": ("--capture",),
+        "null": ("--null",),
+    }[experiment]
+
+
 def settings(recipe: Recipe, experiment: Experiment) -> tuple[str, ...]:
     """In the order of a block's first half."""
     match experiment:

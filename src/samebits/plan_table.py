@@ -8,10 +8,14 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from samebits import arms, determinism
 from samebits.plan import Plan
 from samebits.sections import Fault
+
+if TYPE_CHECKING:
+    from samebits.experiment_table import ExperimentRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +46,10 @@ def describe(plans: Iterable[Plan], path: Path) -> list[PlanRow]:
     return [_row(plan, path) for plan in plans]
 
 
-def to_json(rows: Iterable[PlanRow]) -> str:
-    """A list of objects with the fields of PlanRow."""
-    return json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n"
+def to_json(rows: Iterable[PlanRow], experiments: Iterable[ExperimentRow]) -> str:
+    """`arms` and `experiments`: lists of objects with the fields of PlanRow and of ExperimentRow."""
+    body = {"arms": list(map(dataclasses.asdict, rows)), "experiments": list(map(dataclasses.asdict, experiments))}
+    return json.dumps(body, indent=2) + "\n"
 
 
 def _row(plan: Plan, path: Path) -> PlanRow:

@@ -70,7 +70,7 @@ def experiment_key(wildcards: Any) -> str:
 
 def experiment_option(wildcards: Any) -> str:
     """For `samebits overhead`."""
-    return {"overhead": "", "attribution": "--attribute", "capture": "--capture", "null": "--null"}[wildcards.experiment]
+    return " ".join(experiments.option(wildcards.experiment))
 
 
 def recipe_key(wildcards: Any) -> str:

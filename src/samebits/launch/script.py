@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from samebits import arms
+from samebits import arms, experiments
 from samebits.artifact.folder import Artifact
 from samebits.launch import allocation, step
 from samebits.launch.cluster import ClusterError, ClusterFile, load
@@ -29,12 +29,21 @@ def text(recipe: Recipe, results: Path, cluster: Path | None) -> str:
 
 
 def requests(recipe: Recipe, results: Path) -> Iterator[Request]:
-    """The jobs of a recipe's arms, were all of them to run."""
+    """The jobs of a recipe's arms and experiments, were all of them to run."""
+    yield from _of_arms(recipe, results)
+    for experiment in experiments.asked(recipe):
+        folder = experiments.folder(results, recipe.name, experiment)
+        plans = experiments.plans(recipe, experiment)
+        starts = (Start(plan=plan, artifact=Artifact(folder / plan.arm), launch=_LAUNCH) for plan in plans)
+        yield Request(starts=tuple(starts))
+
+
+def _of_arms(recipe: Recipe, results: Path) -> Iterator[Request]:
     starts = tuple(
         Start(plan=plan, artifact=Artifact(arms.artifact_folder(results, recipe.name, plan.arm)), launch=_LAUNCH)
         for plan in arms.plans(recipe, results)
     )
-    if recipe.cluster is not None and recipe.cluster.placement == "same-nodes":
+    if starts and recipe.cluster is not None and recipe.cluster.placement == "same-nodes":
         yield Request(starts=starts)
         return
     for start in starts:
@@ -43,9 +52,12 @@ def requests(recipe: Recipe, results: Path) -> Iterator[Request]:
 
 
 def _script(request: Request, facts: ClusterFile) -> str:
-    names = ", ".join(start.plan.arm for start in request.starts)
+    shown = [start for start in request.starts if start.plan.timing is None or start.plan.timing.block == 1]
+    names = ", ".join(start.plan.arm for start in shown)
+    if more := len(request.starts) - len(shown):
+        names += f", and {more} runs more, in blocks like the first"
     lines = [f"# ---- {names}", SlurmExecutor(facts).script(request).rstrip()]
-    for start in request.starts:
+    for start in shown:
         stage = allocation.stage(facts, start.plan, start.artifact.folder.parent.parent, request)
         ranks = step.ranks(stage, start.artifact, start.plan, _MEETING)
         lines += [f"# in it, the ranks of {start.plan.arm}:", f"# {shlex.join(ranks)}"]

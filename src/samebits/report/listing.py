@@ -9,8 +9,38 @@ from rich.table import Table
 from rich.text import Text
 
 from samebits.judge.show import Shown, ShownFile, ShownRecord
+from samebits.experiment_table import ExperimentRow
 from samebits.plan_table import PlanRow
 from samebits.report import words
+
+
+def plan_tables(rows: Sequence[PlanRow], timed: Sequence[ExperimentRow]) -> list[RenderableType]:
+    """Arms, then experiments, each where there are any."""
+    found = [plan_table(rows)] if rows else []
+    return [*found, *([Text()] if rows and timed else []), *([experiment_table(timed)] if timed else [])]
+
+
+def experiment_table(rows: Sequence[ExperimentRow]) -> RenderableType:
+    """Three lines an experiment: its runs, its interval, its command."""
+    return Group(*(_text(line) for row in rows for line in _experiment(row)))
+
+
+def _experiment(row: ExperimentRow) -> Iterable[str]:
+    ranks, steps = words.counted(row.ranks, "rank"), words.counted(row.steps, "timed step")
+    yield (
+        f"experiment {row.experiment}: {words.counted(row.runs, 'run')}, {words.counted(row.blocks, 'block')} of "
+        f"{' '.join(row.block)}; {ranks}, {steps} after {row.warm_up} of warm-up each; at most "
+        f"{words.duration(60.0 * row.time_minutes)}"
+    )
+    source = "measured before" if row.measured else "assumed, until it is measured"
+    scatter = f"blocks scatter by {row.spread:.2g} % ({source})"
+    if row.half_width is None:
+        yield f"  {scatter}; one block has no interval"
+    else:
+        yield f"  {scatter}: 9 in 10 such experiments have an interval within +-{row.half_width:.2g} %"
+    wanted = f"+-{row.wanted_half_width:g} % as wanted (overhead.half_width_percent)"
+    yield f"  {wanted} takes {row.wanted_blocks or 'more than 1,000'} blocks (overhead.blocks is {row.blocks})"
+    yield f"  {row.command}"
 
 
 def plan_table(rows: Sequence[PlanRow]) -> RenderableType:
