@@ -1,0 +1,1 @@
+"""What `bench/capture.py` measures capture against; nothing here is a bench of its own."""
