@@ -18,6 +18,7 @@ from typing import Any
 
 import builders
 from entries import Entry, metric, scalar, tensor
+from samebits.artifact.clock import Clocks
 from samebits.artifact.expected import expected_blocks, expected_rung
 from samebits.artifact.folder import Artifact
 from samebits.artifact.header import Coordinates, Header
@@ -55,12 +56,13 @@ def write_artifact(
     notes: Iterable[dict[str, Any]] = (),
     digest: str = DIGEST,
     launch: str | None = None,
+    clocks: Callable[[int], Clocks] | None = None,
     sealed: bool = True,
     **arm: Any,
 ) -> Artifact:
     """Writes plan, outcome and the fingerprint files of all ranks; collects nothing.
 
-    arm: see `make_plan`. notes: each goes to the rank that it names. launch: one id, else made from the arm.
+    arm: see `make_plan`. clocks: of each rank. notes: each goes to the rank that it names. launch: one id, else made from the arm.
     """
     artifact = Artifact(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -78,6 +80,8 @@ def write_artifact(
         )
         recorder = Recorder(artifact.fingerprint(rank), header)
         record_rank(recorder, plan, rank, changes, [note for note in notes if note["rank"] == rank])
+        if clocks is not None:
+            recorder.time(clocks(rank))
         if sealed:
             recorder.seal()
     return artifact
@@ -144,7 +148,11 @@ def make_pins(rank: int = 0, **groups: dict[str, str]) -> Pins:
 
 
 def record_rank(recorder: Recorder, plan: Plan, rank: int, changes: list[Change], notes: list[dict[str, Any]]) -> None:
-    """All blocks of one rank; each note follows the block of its step."""
+    """All blocks of one rank; each note follows the block of its step, where there is one."""
+    blocks = [(moment.name.lower(), step) for moment, step in expected_blocks(plan)]
+    for note in notes:
+        if (note.get("moment", "step"), note["step"]) not in blocks:
+            recorder.note(note)
     for moment, step in expected_blocks(plan):
         at = At(rank, moment, step, expected_rung(plan, rank, moment, step))
         entries = list(block_entries(at))

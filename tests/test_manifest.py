@@ -52,6 +52,7 @@ def manifest(world: int = 2, **changes: Any) -> Manifest:
         planted=(Planted(fault="ulp", rank=0, moment="step", step=1, kind="parameter", name="w", scope=""),),
         unhealthy=(Unhealthy(rank=0, step=1, name="lm loss", value="nan"),),
         table="0" * 64,
+        clocks="",
         run_fingerprint="sb1-x",
     )
     return dataclasses.replace(made, **changes)
@@ -114,7 +115,7 @@ def test_a_missing_one_means_not_finished(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"format": 2}, "format is 2, must be 1"),
+        ({"format": 1}, "format is 1, must be 2"),
         ({"extra": 1}, "unknown key 'extra'"),
         ({"ranks": [{"rank": 0}]}, "pins"),
         ({"pins": []}, "list index out of range"),

@@ -6,10 +6,11 @@ import pytest
 
 import builders
 from samebits import rules
-from samebits.problem import show
+from samebits.problem import MISSING, show
 from samebits.rules.container import reserved_options
 from samebits.surroundings import Slurm
 
+_OVERHEAD = {"limit_percent": 5.0, "blocks": 8, "steps": 100, "warm_up": 20}
 _MOE = {"moe": builders.moe()}
 
 
@@ -130,7 +131,10 @@ BREACHES: list[tuple[str, dict[str, Any], str, object]] = [
     ("gates", {"gates": []}, "gates", []),
     ("gates", {"gates": ["resume", "resume"]}, "gates[1]", "resume"),
     ("evidence-gate", {"gates": ["control"]}, "gates", ["control"]),
+    ("evidence-gate", {"gates": ["control", "overhead"]}, "gates", ["control", "overhead"]),
     ("control-gate", {"controls": []}, "controls", []),
+    ("overhead-gate", {"gates": ["overhead"]}, "overhead", MISSING),
+    ("overhead-gate", {"overhead": {**_OVERHEAD, "also": ["capture", "capture"]}}, "overhead.also[1]", "capture"),
     ("control-names", {"controls": [{"name": "a/b", "fault": {"kind": "ulp"}}]}, "controls[0].name", "a/b"),
     ("control-names", {"controls": [{"name": "a", "fault": {"kind": "ulp"}}] * 2}, "controls[1].name", "a"),
     ("fault-rank", _control(kind="ulp", rank=2), "controls[0].fault.rank", 2),

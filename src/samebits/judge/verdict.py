@@ -67,6 +67,8 @@ def _pinned(evidence: Evidence) -> Manifest | None:
     if arms.REFERENCE in evidence.names:
         certified = evidence.reference.certified
         return certified.manifest if certified else None
+    if evidence.recipe.overhead is None:
+        return None
     return next((run.manifest for run in evidence.runs("overhead").all if run.setting == DETERMINISTIC), None)
 
 
