@@ -62,7 +62,8 @@ def write_artifact(
 ) -> Artifact:
     """Writes plan, outcome and the fingerprint files of all ranks; collects nothing.
 
-    arm: see `make_plan`. clocks: of each rank. notes: each goes to the rank that it names. launch: one id, else made from the arm.
+    arm: see `make_plan`. clocks: of each rank. notes: each goes to the rank that it names. launch: one id, else made
+    from the arm.
     """
     artifact = Artifact(folder)
     folder.mkdir(parents=True, exist_ok=True)
