@@ -17,6 +17,7 @@ from samebits.launch.arm import CancelledError, cancel, interrupts
 from samebits.launch.echo import Echo
 from samebits.launch.job import LaunchError, Outcome, deciding, latest_outcome, now, read_record, unreadable
 from samebits.launch.kept import plan_changes, reasons_to_run
+from samebits.launch.start import base
 from samebits.launch.starting import Starting
 from samebits.launch.submit import Executor, Job
 from samebits.plan import Plan
@@ -115,9 +116,8 @@ class _Whole:
 
     def _apart(self, artifact: Artifact) -> list[str]:
         """Whether it is of another job than the first run."""
-        records = [read_record(found) for found in (self._artifacts[0], artifact)]
-        jobs = [(record.job, record.submitted) if record else None for record in records]
-        return [] if jobs[0] == jobs[1] else ["it is of another job than the first run"]
+        jobs = {base(record.launch) for found in (self._artifacts[0], artifact) if (record := read_record(found))}
+        return ["it is of another job than the first run"] if len(jobs) > 1 else []
 
     def _wait(self, job: Job) -> Outcome:
         started = time.monotonic()
