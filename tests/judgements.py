@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
+import judgement_costs
 from judgement_parts import RECIPE, SCOPE, WAIVED, arms, comparison, curve, curves, divergence, gate, gates, pins, scope
+from samebits.judge.cost import Cost
 from samebits.judge.judgement import Judgement, Vote, WaivedItem
+from samebits.judge.price import judge_overhead
+from samebits.judge.statement import headline, scope_text
 from samebits.pins import Deviation
+from samebits.sections import Recipe
 
 
 def passing(**changes: object) -> Judgement:
     judgement = Judgement(
-        format=2,
+        format=3,
         samebits="0.1.0",
         recipe="smoke",
         verdict="pass",
         headline="smoke computed the same bits in every run: 2 ranks, 12 steps, rung state, within one node.",
         scope=SCOPE,
         gates=gates(),
+        costs=(),
         vote=None,
         curves=curves(),
         arms=arms(),
@@ -125,6 +132,61 @@ def inconclusive() -> Judgement:
     )
 
 
+def priced(first: Cost, *others: Cost, wanted: Recipe | None = None) -> Judgement:
+    """Of a recipe whose only gate is `overhead`: no arms, no comparisons."""
+    recipe = wanted or judgement_costs.recipe()
+    assert recipe.overhead is not None
+    result = judge_overhead(first, recipe.overhead)
+    costs = (first, *others)
+    return passing(
+        recipe=recipe.name,
+        verdict=result.verdict,
+        headline=headline(recipe, result.verdict, (result,)),
+        scope=scope_text(recipe, (result,), costs),
+        gates=(result,),
+        costs=costs,
+        curves=(),
+        arms=(),
+        recipe_text=json.dumps(dataclasses.asdict(recipe), indent=2),
+    )
+
+
+def cheap() -> Judgement:
+    """Every experiment, and a cost within the limit."""
+    others = (judgement_costs.attribution(), judgement_costs.capture(), judgement_costs.null())
+    return priced(judgement_costs.passing(), *others)
+
+
+def dear() -> Judgement:
+    return priced(judgement_costs.dear())
+
+
+def undecided() -> Judgement:
+    return priced(judgement_costs.straddling())
+
+
+def too_short() -> Judgement:
+    return priced(judgement_costs.too_short())
+
+
+def unpriced() -> Judgement:
+    """A run is missing."""
+    return priced(judgement_costs.gone(), judgement_costs.not_deterministic())
+
+
+def elsewhere() -> Judgement:
+    """A run was made on another node."""
+    return priced(judgement_costs.elsewhere())
+
+
+def costly_and_failing() -> Judgement:
+    """Bits and time in one recipe."""
+    cost = judgement_costs.passing()
+    gate = priced(cost).gates[0]
+    base = failing()
+    return dataclasses.replace(base, gates=(*base.gates, gate), costs=(cost,))
+
+
 HOSTILE = "<script>alert(1)</script> [bold]x[/bold] ]]> & \"'\x00\x1b[31m\u202e {{ 7*7 }} $\\frac{ \ud800 "
 HOSTILE += "naïve 漢字 <!-- --> </style></pre>"
 
@@ -137,6 +199,7 @@ def hostile(judgement: Judgement | None = None) -> Judgement:
 
 def _hostile(value: object) -> object:
     kept = {"verdict", "role", "samebits", "gate", "symptom", "moment", "candidate_arm", "placement", "allocation"}
+    kept |= {"experiment", "clock"}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
         return dataclasses.replace(
@@ -166,3 +229,12 @@ def large() -> Judgement:
 
 
 ALL = {"pass": passing, "fail": failing, "invalid": invalid, "inconclusive": inconclusive}
+PRICED = {
+    "cheap": cheap,
+    "dear": dear,
+    "undecided": undecided,
+    "too short": too_short,
+    "unpriced": unpriced,
+    "elsewhere": elsewhere,
+    "bits and time": costly_and_failing,
+}

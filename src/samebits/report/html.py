@@ -1,7 +1,7 @@
 """The report as one HTML file that needs nothing else: no network, no script, no font of its own.
 
 Every value passes through `printable` and autoescape; what is inserted as markup is the style sheet of this package
-and the pictures of `plots`, which hold numbers only.
+and the pictures of `plots` and `cost_plots`, which hold numbers, and names of settings reduced to plain characters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from markupsafe import Markup
 from samebits.artifact.ranks import ranks_text
 from samebits.judge.judgement import Curve, Judgement
 from samebits.judge.verdicts import EXIT_STATUS
-from samebits.report import layout, words
+from samebits.report import cost_plots, costs, figures, layout, published, words
 from samebits.report.plots import curve_svg, curve_table, gaps
 
 _MOST_VALUES = 60
@@ -37,6 +37,8 @@ def report_html(judgement: Judgement) -> str:
             waivers=layout.waivers(judgement),
             curve_groups=layout.curve_groups(judgement),
             pin_groups=layout.pin_groups(judgement),
+            comparing=[gate for gate in judgement.gates if not words.is_measured(gate)],
+            cost_entries=costs.evidence(judgement),
             example=layout.example(judgement),
             exit_status=EXIT_STATUS,
         )
@@ -60,6 +62,12 @@ def _environment() -> Environment:
         curve_summary=curve_summary,
         curve_rows=lambda curve: curve_table(curve, _MOST_VALUES),
         words=words,
+        figures=figures,
+        costs=costs,
+        published=published,
+        effects_svg=_effects_svg,
+        times_svg=_times_svg,
+        order_svg=_order_svg,
         ranks_text=ranks_text,
         pair=layout.pair,
     )
@@ -79,6 +87,19 @@ def _stylesheet(environment: Environment) -> Markup:
 
 def _svg(key: str, curve: Curve) -> Markup:
     return Markup(curve_svg(curve, key))
+
+
+def _effects_svg(entry: costs.Evidence) -> Markup:
+    found = entry.findings
+    return Markup(cost_plots.effects_svg(found.effects, entry.limit, f"{entry.key}-effects"))
+
+
+def _times_svg(entry: costs.Evidence) -> Markup:
+    return Markup(cost_plots.times_svg(entry.findings.settings, f"{entry.key}-times"))
+
+
+def _order_svg(entry: costs.Evidence) -> Markup:
+    return Markup(cost_plots.order_svg(entry.cost, entry.findings.settings, f"{entry.key}-order"))
 
 
 def curve_summary(curve: Curve) -> str:

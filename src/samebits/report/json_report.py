@@ -13,8 +13,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+from samebits.judge.cost import Checks, Effect, Findings, PhaseCost, RunTimes, SettingTimes
 from samebits.judge.encode import plain
 from samebits.judge.judgement import ArmSummary, Curve, Divergence, Judgement, Scope, Symptom
+from samebits.judge.overhead import Correlation, Estimate, Interval
 from samebits.plan import PlanError, decode
 
 KIND = "samebits report"
@@ -80,8 +82,13 @@ def _keys(noun: type[Any]) -> set[str]:
     return {entry.name for entry in dataclasses.fields(noun)}
 
 
-_WITH_FLOATS = [_keys(Curve), _keys(ArmSummary), _keys(Scope)]
-_FLOATS = {"reference", "candidate", "seconds", "step_seconds", "share"}
+def _floats(noun: type[Any]) -> set[str]:
+    """Fields that hold a float, or several."""
+    return {entry.name for entry in dataclasses.fields(noun) if "float" in str(entry.type)}
+
+
+_COSTS = (Checks, Correlation, Effect, Estimate, Findings, Interval, PhaseCost, RunTimes, SettingTimes)
+_WITH_FLOATS = {frozenset(_keys(noun)): _floats(noun) for noun in (ArmSummary, Curve, Scope, *_COSTS)}
 
 
 def _revived(value: Any) -> Any:
@@ -93,9 +100,7 @@ def _revived(value: Any) -> Any:
     entry = {key: _revived(item) for key, item in value.items()}
     if entry.keys() == _keys(Divergence):
         entry["symptom"] = Symptom(entry["symptom"])
-    if set(entry) in _WITH_FLOATS:
-        entry.update({key: _numbers(entry[key]) for key in _FLOATS & entry.keys()})
-    return entry
+    return entry | {key: _numbers(entry[key]) for key in _WITH_FLOATS.get(frozenset(entry), ())}
 
 
 def _numbers(value: Any) -> Any:

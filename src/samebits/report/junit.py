@@ -8,12 +8,17 @@ good outcome); its gate speaks for it.
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 
 from samebits.artifact.ranks import ranks_text
+from samebits.judge.cost import Cost
 from samebits.judge.judgement import Comparison, GateResult, Judgement
 from samebits.judge.verdicts import Verdict
+from samebits.report import figures
+from samebits.report.costs import label, measured_text
 from samebits.report.words import (
     counted,
+    is_measured,
     is_planted,
     moment_text,
     one_line,
@@ -33,7 +38,7 @@ def junit_xml(judgement: Judgement) -> str:
     summary = [judgement.headline, f"scope: {judgement.scope}"]
     _add_case(suite, judgement.recipe, "verdict", judgement.verdict, summary)
     for gate in judgement.gates:
-        _add_gate(suite, judgement.recipe, gate)
+        _add_gate(suite, judgement, gate)
     counts = {
         "tests": str(len(suite.findall("testcase"))),
         "failures": str(len(suite.findall("testcase/failure"))),
@@ -50,14 +55,30 @@ def _add_properties(suite: ET.Element, judgement: Judgement) -> None:
     facts = {"samebits": judgement.samebits, "verdict": judgement.verdict, "scope": judgement.scope}
     facts |= {f"run fingerprint {arm.arm}": arm.run_fingerprint or "none" for arm in judgement.arms}
     facts |= {f"nodes {arm.arm}": place_text(arm) or "unknown" for arm in judgement.arms}
+    facts |= _cost_facts(judgement.costs)
     properties = ET.SubElement(suite, "properties")
     for name, value in facts.items():
         ET.SubElement(properties, "property", name=one_line(name), value=one_line(value))
 
 
-def _add_gate(suite: ET.Element, recipe: str, gate: GateResult) -> None:
-    compared = [f"{_arms(comparison)}: {outcome(gate, comparison)}" for comparison in gate.comparisons]
-    lines = [gate.explanation, *(compared or ["nothing was compared"])]
+def _cost_facts(costs: Sequence[Cost]) -> dict[str, str]:
+    """Percent of a step."""
+    facts = {}
+    for cost in costs:
+        for effect in cost.findings.effects if cost.findings else ():
+            name = f"cost {cost.experiment} {label(effect)}"
+            facts[name] = f"{effect.median.percent:.2f}"
+            if interval := effect.median.interval:
+                facts |= {f"{name} low": f"{interval.low:.2f}", f"{name} high": f"{interval.high:.2f}"}
+    return facts
+
+
+def _add_gate(suite: ET.Element, judgement: Judgement, gate: GateResult) -> None:
+    recipe = judgement.recipe
+    found = [f"{_arms(comparison)}: {outcome(gate, comparison)}" for comparison in gate.comparisons]
+    if is_measured(gate):
+        found = [line for cost in judgement.costs if cost.experiment == gate.gate for line in cost_lines(cost)]
+    lines = [gate.explanation, *(found or ["nothing was measured" if is_measured(gate) else "nothing was compared"])]
     _add_case(suite, recipe, f"gate {gate.gate}", gate.verdict, lines)
     for comparison in gate.comparisons:
         if not is_planted(gate, comparison):
@@ -74,6 +95,22 @@ def _add_case(suite: ET.Element, recipe: str, name: str, verdict: Verdict, lines
         return
     problem = ET.SubElement(case, _ELEMENT[verdict], type=verdict, message=one_line(f"{verdict}: {lines[0]}"))
     problem.text = text
+
+
+def cost_lines(cost: Cost) -> list[str]:
+    """What was measured, or why nothing was."""
+    findings = cost.findings
+    lines = [*cost.failures, *cost.problems]
+    lines += [
+        f"deviation: {row.pin} is {row.reference} and {row.candidate}, on ranks {ranks_text(row.ranks)}"
+        for row in cost.deviations
+    ]
+    for effect in findings.effects if findings else ():
+        smallest = figures.detectable(effect.median)
+        lines.append(f"{label(effect)}: {figures.estimate(effect.median)}, minimum detectable effect {smallest}")
+        lines.append(f"{label(effect)}, by means: {figures.estimate(effect.mean)}")
+    lines += [f"caution: {caution}" for caution in (findings.cautions if findings else ())]
+    return [*lines, f"measured: {measured_text(cost)}", f"step times: {cost.file}"]
 
 
 def _arms(comparison: Comparison) -> str:

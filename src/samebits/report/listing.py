@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from samebits.judge.show import Shown, ShownFile, ShownRecord
 from samebits.experiment_table import ExperimentRow
+from samebits.judge.show import Shown, ShownFile, ShownRecord
 from samebits.plan_table import PlanRow
 from samebits.report import words
 

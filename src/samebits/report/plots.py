@@ -1,70 +1,27 @@
 """A metric of two arms as inline SVG: both curves overlaid, and their distance in ULPs beneath.
 
-The picture holds numbers only, no name from outside; its colours are the page's CSS variables, so it follows light
-and dark. The same curve gives the same bytes. matplotlib is imported late and pyplot never.
+The picture holds numbers only, no name from outside. The same curve gives the same bytes.
 """
 
 from __future__ import annotations
 
-import io
 import math
-import re
 from typing import TYPE_CHECKING, Any
 
 from samebits.judge.judgement import Curve
+from samebits.report.picture import CANDIDATE, GAP, INK, REFERENCE, ULPS, inline_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# colours that matplotlib writes, and the variables of the page that take their place
-_INK, _GRID, _REFERENCE, _CANDIDATE, _ULPS, _GAP = (f"#0{n}0{n}0{n}" for n in range(1, 7))
-_VARIABLES = {
-    _INK: "var(--soft)",
-    _GRID: "var(--line)",
-    _REFERENCE: "var(--plot-reference)",
-    _CANDIDATE: "var(--plot-candidate)",
-    _ULPS: "var(--plot-ulps)",
-    _GAP: "var(--plot-gap)",
-}
-_SETTINGS = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "samebits",
-    "font.size": 10.5,
-    "text.color": _INK,
-    "axes.edgecolor": _GRID,
-    "axes.labelcolor": _INK,
-    "axes.linewidth": 0.8,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.formatter.useoffset": False,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.5,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "path.simplify": True,
-}
 _MOST_MARKERS = 40
 _MOST_STEMS = 300
 
 
 def curve_svg(curve: Curve, key: str) -> str:
     """`<svg>…</svg>` for inclusion in a page. key: makes the picture's ids unique there; letters, digits, hyphens."""
-    import matplotlib as mpl  # noqa: PLC0415 -- half a second that only a page with curves pays
-
-    with mpl.rc_context():
-        mpl.rcParams.update({name: mpl.rcParamsDefault[name] for name in mpl.rcParamsDefault if name != "backend"})
-        mpl.rcParams.update(_SETTINGS)
-        figure = _figure(curve)
-        stream = io.StringIO()
-        figure.savefig(
-            stream, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        )
-    return _inline(stream.getvalue(), key)
+    return inline_svg(lambda: _figure(curve), key)
 
 
 def gaps(curve: Curve) -> list[int]:
@@ -95,7 +52,7 @@ def _draw_values(axes: Axes, curve: Curve) -> None:
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
     every = max(1, len(curve.steps) // _MOST_MARKERS)
-    axes.plot(curve.steps, _drawable(curve.reference), color=_REFERENCE, linewidth=3.4, solid_capstyle="round")
+    axes.plot(curve.steps, _drawable(curve.reference), color=REFERENCE, linewidth=3.4, solid_capstyle="round")
     ring: dict[str, Any] = {
         "marker": "o",
         "markersize": 4.2,
@@ -103,7 +60,7 @@ def _draw_values(axes: Axes, curve: Curve) -> None:
         "markeredgewidth": 1.0,
         "markevery": every,
     }
-    axes.plot(curve.steps, _drawable(curve.candidate), color=_CANDIDATE, linewidth=1.1, linestyle=(0, (4, 2)), **ring)
+    axes.plot(curve.steps, _drawable(curve.candidate), color=CANDIDATE, linewidth=1.1, linestyle=(0, (4, 2)), **ring)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, min_n_ticks=2))
     axes.tick_params(labelbottom=False)
 
@@ -113,11 +70,11 @@ def _draw_ulps(axes: Axes, curve: Curve) -> None:
     apart = [(step, ulps) for step, ulps in known if ulps]
     apart = _tallest(apart)
     if apart:
-        axes.vlines([step for step, _ in apart], 0, [ulps for _, ulps in apart], color=_ULPS, linewidth=1.4)
+        axes.vlines([step for step, _ in apart], 0, [ulps for _, ulps in apart], color=ULPS, linewidth=1.4)
     equal = [step for step, ulps in known if not ulps]
     for steps, heights, colour in (
-        (equal, [0.0] * len(equal), _INK),
-        ([step for step, _ in apart], [ulps for _, ulps in apart], _ULPS),
+        (equal, [0.0] * len(equal), INK),
+        ([step for step, _ in apart], [ulps for _, ulps in apart], ULPS),
     ):
         every = max(1, len(steps) // _MOST_MARKERS)
         dots: dict[str, Any] = {
@@ -157,35 +114,12 @@ def _shade_gaps(axes: Axes, steps: list[int]) -> None:
         else:
             runs.append([step, step])
     for low, high in runs:
-        axes.axvspan(low - 0.5, high + 0.5, color=_GAP, linewidth=0)
+        axes.axvspan(low - 0.5, high + 0.5, color=GAP, linewidth=0)
 
 
 def _drawable(values: tuple[float | None, ...]) -> list[float]:
     """NaN, a gap in the line, for what is missing, not finite or beyond what an axis can span."""
     return [math.nan if value is None or not abs(value) < 1e300 else value for value in values]
-
-
-def _inline(text: str, key: str) -> str:
-    """Without prologue, global style, fonts and idle ids; with the page's colours."""
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<style.*?</style>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<svg [^>]*?viewBox=\"([^\"]*)\"[^>]*>", _opening, text, count=1)
-    text = re.sub(r"font-family: [^;\"]*;? ?", "", text)
-    used = set(re.findall(r"(?:url\(|href=\")#([^)\"]+)", text))
-    text = re.sub(r" id=\"([^\"]*)\"", lambda match: _new_id(match, used, key), text)
-    text = re.sub(r"(url\(|xlink:href=\")#", rf"\g<1>#{key}-", text).replace("xlink:href", "href")
-    for colour, variable in _VARIABLES.items():
-        text = text.replace(colour, variable)
-    text = re.sub(r"<(g|defs)>\s*</\1>|<g/>", "", re.sub(r" transform=\"rotate\(-0 [^\"]*\"", "", text))
-    return re.sub(r"\s*\n\s*", " ", text).replace("> <", "><").strip()
-
-
-def _opening(match: re.Match[str]) -> str:
-    return f'<svg viewBox="{match[1]}" aria-hidden="true" focusable="false">'
-
-
-def _new_id(match: re.Match[str], used: set[str], key: str) -> str:
-    return f' id="{key}-{match[1]}"' if match[1] in used else ""
 
 
 def curve_table(curve: Curve, most: int) -> list[tuple[int, str, str, str]]:

@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from samebits.artifact.ranks import ranks_text
+from samebits.judge.cost import Cost
 from samebits.judge.judgement import Comparison, Divergence, GateResult, Judgement, RankDivergence, RecordView
 from samebits.judge.verdicts import Verdict
-from samebits.report import layout, words
+from samebits.report import cost_listing, grid, layout, words
 
 WIDTH = 100
 _MOST_ROWS = 8
@@ -41,17 +42,30 @@ def show(*parts: RenderableType, file: TextIO | None = None) -> None:
 
 
 def judgement_text(judgement: Judgement) -> Group:
-    """Verdict, headline and scope, where the arms ran, then the gates."""
-    first = Text.assemble(_verdict(judgement.verdict), "  ", _text(judgement.headline, "bold"))
-    return Group(first, Text(), _text(judgement.scope), Text(), *_places(judgement), gates_table(judgement))
+    """Verdict, headline and scope, where the arms ran, then the gates and what time costs."""
+    first = Text.assemble(_verdict(judgement.verdict), "  ", grid.text(judgement.headline, "bold"))
+    return Group(
+        first,
+        Text(),
+        grid.text(judgement.scope),
+        Text(),
+        *_places(judgement),
+        gates_table(judgement),
+        *cost_listing.summary(judgement.costs),
+    )
+
+
+def cost_text(cost: Cost) -> Group:
+    """Everything that an experiment says about time."""
+    return Group(*cost_listing.parts(cost))
 
 
 def _places(judgement: Judgement) -> list[RenderableType]:
     """Which arms ran where."""
     rows = [(place, ", ".join(arms)) for place, arms in layout.places(judgement)]
-    table = _table("nodes", "arms")
+    table = grid.table("nodes", "arms")
     for row in rows:
-        table.add_row(*map(_text, row))
+        table.add_row(*map(grid.text, row))
     return [table, Text()] if rows else []
 
 
@@ -62,7 +76,7 @@ def gates_table(judgement: Judgement) -> Table:
     table.add_column("verdict", no_wrap=True)
     table.add_column("why", overflow="fold")
     for gate in judgement.gates:
-        table.add_row(_text(gate.gate), _verdict(gate.verdict), _text(gate.explanation))
+        table.add_row(grid.text(gate.gate), _verdict(gate.verdict), grid.text(gate.explanation))
         if gate.verdict != "pass":
             _add_comparisons(table, gate)
     if not judgement.gates:
@@ -73,16 +87,16 @@ def gates_table(judgement: Judgement) -> Table:
 def _add_comparisons(table: Table, gate: GateResult) -> None:
     for comparison in gate.comparisons[:_MOST_ROWS]:
         arms = f"{comparison.reference_arm} and {comparison.candidate_arm}"
-        table.add_row("", "", _text(f"- {arms}: {words.outcome(gate, comparison)}", "dim"))
+        table.add_row("", "", grid.text(f"- {arms}: {words.outcome(gate, comparison)}", "dim"))
     if (left := len(gate.comparisons) - _MOST_ROWS) > 0:
-        table.add_row("", "", _text(f"- and {words.counted(left, 'more comparison')}", "dim"))
+        table.add_row("", "", grid.text(f"- and {words.counted(left, 'more comparison')}", "dim"))
 
 
 def comparison_text(comparison: Comparison) -> Group:
     """Everything that a comparison of two arms says, most important first."""
-    parts: list[RenderableType] = [_heading(comparison), _rows(_facts(comparison))]
+    parts: list[RenderableType] = [_heading(comparison), grid.rows(_facts(comparison))]
     if comparison.divergence:
-        parts += [Text(), _rows(_evidence(comparison.divergence))]
+        parts += [Text(), grid.rows(_evidence(comparison.divergence))]
         if comparison.divergence.ranks:
             parts += [Text(), _record_table(comparison, comparison.divergence.ranks[0])]
         parts += [Text(), _groups_table(comparison.divergence)]
@@ -132,12 +146,12 @@ def _evidence(divergence: Divergence) -> list[tuple[str, str]]:
 
 
 def _record_table(comparison: Comparison, rank: RankDivergence) -> Table:
-    table = _table("arm", "exact value", "digest", "dtype and shape")
+    table = grid.table("arm", "exact value", "digest", "dtype and shape")
     for arm, record in (
         (comparison.reference_arm, rank.first.reference),
         (comparison.candidate_arm, rank.first.candidate),
     ):
-        table.add_row(_text(arm), *_record(record))
+        table.add_row(grid.text(arm), *_record(record))
     return table
 
 
@@ -145,47 +159,27 @@ def _record(record: RecordView | None) -> list[Text]:
     if record is None:
         return [Text("no such record")]
     value = "skipped" if record.skipped else record.value or "not a scalar"
-    return [_text(value), _text(record.digest), _text(record.form)]
+    return [grid.text(value), grid.text(record.digest), grid.text(record.form)]
 
 
 def _groups_table(divergence: Divergence) -> Table:
-    table = _table("ranks", "how many", "role", "first differs at", "item")
+    table = grid.table("ranks", "how many", "role", "first differs at", "item")
     for group in divergence.groups[:_MOST_ROWS]:
         place = words.moment_text(group.moment, group.step)
         cells = (group.ranks, words.whole(group.count), group.role, place, group.item)
-        table.add_row(*(_text(cell) for cell in cells))
+        table.add_row(*(grid.text(cell) for cell in cells))
     if (left := len(divergence.groups) - _MOST_ROWS) > 0:
-        table.add_row(_text(f"and {words.counted(left, 'more group')} of ranks"))
+        table.add_row(grid.text(f"and {words.counted(left, 'more group')} of ranks"))
     return table
 
 
 def _deviations_table(comparison: Comparison) -> Table:
-    table = _table("deviating pin", "reference", "candidate", "ranks")
+    table = grid.table("deviating pin", "reference", "candidate", "ranks")
     for row in comparison.deviations:
         cells = (row.pin, row.reference, row.candidate, ranks_text(row.ranks))
-        table.add_row(*(_text(cell) for cell in cells))
-    return table
-
-
-def _rows(rows: list[tuple[str, str]]) -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, value in rows:
-        grid.add_row(label, _text(value))
-    return grid
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_row(*(grid.text(cell) for cell in cells))
     return table
 
 
 def _verdict(verdict: Verdict) -> Text:
     return Text(verdict.upper(), style=_STYLE[verdict])
-
-
-def _text(value: str, style: str = "") -> Text:
-    return Text(words.printable(value), style=style)

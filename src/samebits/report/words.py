@@ -126,6 +126,11 @@ def is_planted(gate: GateResult, comparison: Comparison) -> bool:
     return gate.gate == "control" and comparison.candidate_arm.startswith("control-")
 
 
+def is_measured(gate: GateResult) -> bool:
+    """Whether it rests on times, not on comparisons."""
+    return gate.gate == "overhead"
+
+
 def outcome(gate: GateResult, comparison: Comparison) -> str:
     """The comparison's verdict; for a planted fault what was seen, for there `fail` would read as bad news."""
     if is_planted(gate, comparison) and comparison.verdict in ("pass", "fail"):
