@@ -12,11 +12,14 @@ import pytest
 
 import batching
 import launching
+import timed
 from batching import JOB, Site
+from samebits import experiments
 from samebits.artifact.folder import Artifact
 from samebits.launch import job
 from samebits.launch.image import Image
 from samebits.launch.job import Outcome
+from samebits.overhead import Timing
 from samebits.plan import Plan
 
 AGAIN = {"SLURM_RESTART_COUNT": "1"}
@@ -279,3 +282,29 @@ def test_without_an_answer_about_host_names_an_arm_is_as_good_and_names_no_nodes
     site.command("scontrol", "exit 1")
     site.run([(artifact, launch)])
     assert (outcome(artifact).ok, outcome(artifact).nodes) == (True, ())
+
+
+def test_where_a_run_of_an_experiment_fails_those_behind_it_are_not_made(site: Site, tmp_path: Path) -> None:
+    """Other arms stand by themselves; half an experiment is none."""
+    timing = Timing(experiment="overhead", setting="baseline", block=1, position=1, blocks=1, warm_up=1)
+    plans = [dataclasses.replace(launching.plan(f"baseline-{number}"), timing=timing) for number in (1, 2)]
+    starts = [
+        batching.arm(tmp_path, plan, mode, launch=f"{JOB}-{number}")
+        for number, (plan, mode) in enumerate(zip(plans, ("raise", "ok"), strict=True))
+    ]
+    said = site.run(starts)
+
+    assert not outcome(starts[0][0]).ok
+    assert launches(starts[1][0]) == []
+    assert said.splitlines()[-1] == "its experiment needs all its runs; those behind it are not made"
+
+
+def test_each_run_of_a_job_is_started_with_what_its_own_plan_asks_for(site: Site, tmp_path: Path) -> None:
+    baseline, deterministic = experiments.plans(timed.recipe(blocks=1), "overhead")[:2]
+    starts = [
+        batching.arm(tmp_path, plan, "environment", launch=f"{JOB}-{number}")
+        for number, plan in enumerate((baseline, deterministic))
+    ]
+    site.run(starts)
+    seen = [json.loads((artifact.folder / "environment-1.json").read_text()) for artifact, _ in starts]
+    assert [environment.get("NCCL_ALGO") for environment in seen] == [None, "Ring"]

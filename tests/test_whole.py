@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +15,10 @@ import launching
 import timed
 from samebits import experiments
 from samebits.artifact.folder import Artifact
+from samebits.launch import job
 from samebits.launch.job import LaunchError, Outcome, read_outcome, read_record
 from samebits.launch.start import Start
+from samebits.launch.submit import LocalExecutor
 from samebits.launch.whole import run_whole
 from samebits.plan import Plan
 
@@ -139,3 +145,64 @@ def test_another_place_makes_all_runs_again(tmp_path: Path) -> None:
     executor.where = "elsewhere"
     run(plans(), tmp_path, executor)
     assert len(executor.requests) == 2
+
+
+def test_on_this_machine_runs_are_made_one_after_the_other(tmp_path: Path) -> None:
+    echo, said = launching.echo()
+    command = launching.command("ok")
+    outcome = run_whole(plans(blocks=1), folder(tmp_path), echo=echo, executor=LocalExecutor(), command=command)
+    assert outcome.ok, said.getvalue()
+    folders = [folder(tmp_path) / plan.arm for plan in plans(blocks=1)]
+    begun = [(path / "logs").stat().st_ctime_ns for path in folders]
+    ended = [(path / "outcome.json").stat().st_mtime_ns for path in folders]
+    assert all(end <= begin for end, begin in zip(ended, begun[1:], strict=False))
+    assert "4 runs done" in said.getvalue()
+
+
+def test_on_this_machine_too_runs_behind_one_that_failed_are_not_made(tmp_path: Path) -> None:
+    outcome = run_whole(
+        plans(blocks=1),
+        folder(tmp_path),
+        echo=launching.echo()[0],
+        executor=LocalExecutor(),
+        command=launching.command("raise"),
+    )
+    assert not outcome.ok
+    assert "arm baseline-1" in outcome.message
+    assert launching.starts(Artifact(folder(tmp_path) / "deterministic-1")) == []
+
+
+WAITING = """
+import sys
+from pathlib import Path
+import launching, timed
+from samebits import experiments
+from samebits.launch.arm import CancelledError
+from samebits.launch.echo import Echo
+from samebits.launch.submit import LocalExecutor
+from samebits.launch.whole import run_whole
+plans = experiments.plans(timed.recipe(blocks=1), "overhead")
+try:
+    command = launching.command("hang")
+    run_whole(plans, Path(sys.argv[1]), echo=Echo(sys.stderr), executor=LocalExecutor(), command=command)
+except CancelledError as cancelled:
+    print(cancelled)
+    sys.exit(cancelled.status)
+"""
+
+
+def test_an_interrupt_ends_the_job_and_nothing_of_it_runs(tmp_path: Path) -> None:
+    tests = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tests, tests.parent / "src")))}
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING, folder(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    first = Artifact(folder(tmp_path) / "baseline-1")
+    launching.wait_for(first.progress.exists)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+
+    assert process.returncode == 128 + signal.SIGINT
+    assert "cancelled job" in said
+    assert job.runner(first) is None
+    assert launching.starts(Artifact(folder(tmp_path) / "deterministic-1")) == []

@@ -280,3 +280,29 @@ def test_twins_run_anywhere_where_no_other_nodes_are_and_nothing_is_claimed(tmp_
     assert status == 0, said
     told = r"arm twin-1: cannot avoid n\d, n\d, n\d, the reference's nodes \(.*not available\), and runs on any"
     assert re.search(told, said)
+
+
+def test_what_determinism_costs_is_measured_inside_one_allocation(tmp_path: Path, cluster: Cluster) -> None:
+    wanted = {"limit_percent": 50.0, "blocks": 1, "steps": 4, "warm_up": 2}
+    project = Project(tmp_path, **two_nodes(), gates=["overhead"], overhead=wanted)
+    before = len(cluster.history())
+    status, said = project.run("results/smoke/report.html")
+    assert status == 0, said
+    verdict = project.samebits("verdict", "results/smoke")
+    report = json.loads((tmp_path / "results" / "smoke" / "report.json").read_text())
+    (cost,) = report["costs"]
+
+    # Four runs, one job; one block is too little to decide by, and says so.
+    (experiment,) = [entry for entry in cluster.history()[before:] if entry.name.startswith("smoke-baseline-1-")]
+    assert [run["arm"] for run in cost["runs"]] == ["baseline-1", "deterministic-1", "deterministic-2", "baseline-2"]
+    assert (cost["problems"], cost["deviations"], cost["failures"]) == ([], [], [])
+    assert (cost["job"], cost["clock"], cost["ranks"]) == (experiment.id, "host", 2)
+    assert all(run["median"] > 0 for run in cost["runs"])
+    baseline, deterministic = cost["findings"]["settings"]
+    assert (baseline["in_force"]["NCCL_ALGO"], deterministic["in_force"]["NCCL_ALGO"]) == ("not set", "Ring")
+    assert verdict.returncode == 3
+    assert "at least 4 are needed" in report["gates"][0]["explanation"]
+    # What stands is not made again.
+    assert project.run("results/smoke/report.html")[0] == 0
+    again = [entry for entry in cluster.history()[before:] if entry.name.startswith("smoke-baseline-1-")]
+    assert [entry.id for entry in again] == [experiment.id]
