@@ -36,5 +36,5 @@ lint: setup ## format, style, types, workflow
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
 
-bench: setup ## measure digest, records and capture against their peers
-	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit; done
+bench: setup ## measure everything in bench/, against its bars and peers
+	@missed=0; for script in bench/*.py; do echo "== $$script"; $(BIN)/python "$$script" || missed=1; done; exit $$missed
