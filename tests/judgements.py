@@ -171,7 +171,11 @@ def too_short() -> Judgement:
 
 def unpriced() -> Judgement:
     """A run is missing."""
-    return priced(judgement_costs.gone(), judgement_costs.not_deterministic())
+    return priced(judgement_costs.gone())
+
+
+def not_deterministic() -> Judgement:
+    return priced(judgement_costs.not_deterministic())
 
 
 def elsewhere() -> Judgement:
@@ -235,6 +239,7 @@ PRICED = {
     "undecided": undecided,
     "too short": too_short,
     "unpriced": unpriced,
+    "not deterministic": not_deterministic,
     "elsewhere": elsewhere,
     "bits and time": costly_and_failing,
 }

@@ -15,6 +15,9 @@ from samebits.report.junit import junit_xml
 GOLDEN = Path(__file__).parent / "golden"
 
 
+ALL = [*judgements.ALL.values(), *judgements.PRICED.values(), judgements.hostile, judgements.large]
+
+
 def red(root: ET.Element) -> list[str]:
     return [
         case.get("name")
@@ -23,16 +26,19 @@ def red(root: ET.Element) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", judgements.ALL)
+WRITTEN = {**judgements.ALL, "cheap": judgements.cheap, "unpriced": judgements.unpriced}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
 def test_the_file_is_the_golden_one(name: str) -> None:
     """`UPDATE_GOLDEN=1 pytest tests/test_junit.py` writes them anew; read the difference before you commit it."""
-    path, text = GOLDEN / f"junit-{name}.xml", junit_xml(judgements.ALL[name]())
+    path, text = GOLDEN / f"junit-{name}.xml", junit_xml(WRITTEN[name]())
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == text
 
 
-@pytest.mark.parametrize("build", [*judgements.ALL.values(), judgements.hostile, judgements.large])
+@pytest.mark.parametrize("build", ALL)
 def test_it_is_valid_xml_whose_counts_are_right(build) -> None:
     root = ET.fromstring(junit_xml(build()).encode())
     suite = root.find("testsuite")
@@ -58,3 +64,23 @@ def test_every_other_verdict_is_red(name: str, element: str) -> None:
 def test_a_verdict_without_gates_is_red_too() -> None:
     judgement = dataclasses.replace(judgements.inconclusive(), gates=())
     assert red(ET.fromstring(junit_xml(judgement).encode())) == ["verdict"]
+
+
+def test_the_gate_overhead_tells_what_was_measured_and_the_properties_carry_the_numbers() -> None:
+    root = ET.fromstring(junit_xml(judgements.cheap()).encode())
+    told = root.find("testsuite/testcase[@name='gate overhead']/system-out").text
+    assert "deterministic against baseline: 3.2 % (95 % interval 2.5 to 3.8 %)" in told
+    assert "nothing was compared" not in told
+    facts = {entry.get("name"): entry.get("value") for entry in root.iter("property")}
+    found = judgements.cheap().costs[0].findings.effects[0].median
+    name = "cost overhead deterministic against baseline"
+    assert facts[name] == f"{found.percent:.2f}"
+    assert (facts[f"{name} low"], facts[f"{name} high"]) == (f"{found.interval.low:.2f}", f"{found.interval.high:.2f}")
+    assert "cost attribution NCCL_ALGO" in facts
+
+
+def test_a_cost_without_evidence_is_red_and_says_why() -> None:
+    root = ET.fromstring(junit_xml(judgements.unpriced()).encode())
+    assert red(root) == ["verdict", "gate overhead"]
+    assert "there is no manifest.json" in root.find("testsuite/testcase[@name='gate overhead']/error").text
+    assert not [entry for entry in root.iter("property") if entry.get("name").startswith("cost")]

@@ -18,7 +18,13 @@ from samebits.report import html
 from samebits.report.html import report_html
 from samebits.report.words import one_line
 
-BUILDERS = {**judgements.ALL, "hostile": judgements.hostile, "large": judgements.large}
+BUILDERS = {
+    **judgements.ALL,
+    **judgements.PRICED,
+    "hostile": judgements.hostile,
+    "hostile costs": lambda: judgements.hostile(judgements.cheap()),
+    "large": judgements.large,
+}
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 
 
@@ -134,7 +140,7 @@ class TestEveryPage:
         assert re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", source) == []
 
 
-@pytest.mark.parametrize("name", ["fail", "invalid", "inconclusive", "hostile"])
+@pytest.mark.parametrize("name", ["fail", "invalid", "inconclusive", "hostile", "cheap"])
 def test_the_same_judgement_gives_the_same_bytes(pages: dict, name: str) -> None:
     assert report_html(BUILDERS[name]()) == pages[name][1]
 
@@ -237,7 +243,7 @@ def test_colours_reach_contrast_aa(dark: bool) -> None:
     for verdict in judgements.ALL:
         assert contrast(colours[verdict], colours[f"{verdict}-back"]) >= 4.5, verdict
         assert contrast(colours["ink"], colours[f"{verdict}-back"]) >= 4.5, verdict
-    for line in ("plot-reference", "plot-candidate", "plot-ulps"):
+    for line in ("plot-reference", "plot-candidate", "plot-ulps", "plot-limit"):
         assert contrast(colours[line], colours["card"]) >= 3, line
 
 
@@ -245,6 +251,7 @@ def test_presenters_import_neither_torch_nor_pyplot() -> None:
     code = (
         "import sys, judgements; from samebits.report import terminal, writer, html\n"
         "html.report_html(judgements.inconclusive())\n"
+        "html.report_html(judgements.cheap())\n"
         "print([name for name in ('torch', 'megatron', 'matplotlib.pyplot') if name in sys.modules])"
     )
     paths = [str(Path(__file__).parent), str(Path(html.__file__).parents[2])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import random
 from pathlib import Path
 
@@ -17,11 +18,21 @@ from samebits.report.json_report import ReportError, load, report_json
 from samebits.report.writer import write
 
 
-@pytest.mark.parametrize("build", [*judgements.ALL.values(), judgements.hostile])
+@pytest.mark.parametrize("build", [*judgements.ALL.values(), *judgements.PRICED.values(), judgements.hostile])
 def test_a_judgement_survives_the_way_there_and_back(build, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text(report_json(build()), encoding="utf-8")
     assert repr(load(path)) == repr(build())  # repr, since NaN equals nothing
+
+
+def test_costs_survive_numbers_that_json_lacks_and_settings_named_like_them(tmp_path: Path) -> None:
+    judgement = judgements.priced(judgements.cheap().costs[0])
+    cost = judgement.costs[0]
+    effect = dataclasses.replace(cost.findings.effects[0], candidate="NaN", ratios=(math.nan, math.inf))
+    odd = dataclasses.replace(cost, findings=dataclasses.replace(cost.findings, effects=(effect,), gpu_days=-math.inf))
+    path = tmp_path / "report.json"
+    path.write_text(report_json(dataclasses.replace(judgement, costs=(odd,))), encoding="utf-8")
+    assert repr(load(path).costs[0]) == repr(odd)
 
 
 def test_numbers_that_json_lacks_are_strings() -> None:
@@ -72,6 +83,7 @@ def test_a_report_cut_at_any_length_is_refused(tmp_path: Path) -> None:
             '{"kind": "samebits report", "format": 1}',
             "format is 1, must be 3; make it again with `samebits report RECIPE`",
         ),
+        ('{"kind": "samebits report", "format": 2}', "format is 2, must be 3"),
         ('{"kind": "samebits report", "format": 3, "verdict": "pass"}', "damaged or edited"),
         ('{"kind": NaN}', "not strict JSON"),
         ("[" * 100_000, "recursion"),

@@ -8,8 +8,9 @@ import re
 
 import pytest
 
+import judgement_costs
 import judgements
-from samebits.report.terminal import comparison_text, gates_table, judgement_text, show
+from samebits.report.terminal import comparison_text, cost_text, gates_table, judgement_text, show
 
 
 def shown(*parts, **settings) -> str:
@@ -19,11 +20,13 @@ def shown(*parts, **settings) -> str:
     return stream.buffer.getvalue().decode(stream.encoding)
 
 
-@pytest.mark.parametrize("build", [*judgements.ALL.values(), judgements.hostile, judgements.large])
+@pytest.mark.parametrize(
+    "build", [*judgements.ALL.values(), *judgements.PRICED.values(), judgements.hostile, judgements.large]
+)
 def test_it_is_plain_and_narrow_where_there_is_no_terminal(build) -> None:
     judgement = build()
     comparisons = [comparison_text(comparison) for gate in judgement.gates for comparison in gate.comparisons]
-    text = shown(judgement_text(judgement), *comparisons)
+    text = shown(judgement_text(judgement), *comparisons, *map(cost_text, judgement.costs))
     assert "\x1b" not in text
     assert max(len(line) for line in text.splitlines()) <= 100
     assert judgement.verdict.upper() in text
@@ -89,3 +92,32 @@ def test_no_color_is_obeyed_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> No
     plain = Terminal()
     show(gates_table(judgements.passing()), file=plain)
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", plain.getvalue())
+
+
+def test_costs_stand_below_the_gates_one_row_an_effect() -> None:
+    text = shown(judgement_text(judgements.cheap()))
+    assert text.index("PASS     determinism costs") < text.index("experiment")
+    assert re.search(r"overhead +deterministic against baseline +3\.2 % +2\.5 to 3\.8 % +0\.84 %", text)
+    assert re.search(r"attribution +NVTE_ALLOW_NONDETERMINISTIC_ALGO +0\.5 %", text)
+    assert re.search(r"capture +state +6\.5 %", text)
+
+
+def test_an_experiment_is_told_with_settings_phases_and_the_file() -> None:
+    text = shown(cost_text(judgement_costs.passing()), encoding="ascii")
+    assert re.search(r"deterministic against baseline +3\.2 % +2\.5 to 3\.8 % +0\.84 % +3\.0 %, 1\.5 to 4\.6 %", text)
+    assert re.search(r"baseline +250\.8 ms +254\.7 ms +1,021 +17 of 1,600", text)
+    assert "forward  backward  communication  optimizer" in text
+    assert "in 100 days of training on 2 ranks: about 6.3 rank-days more" in text
+    assert "step times: results/overhead/overhead/steps.parquet" in text
+    assert "\\u" not in text
+
+
+def test_a_cost_without_evidence_gives_the_reasons_and_no_number() -> None:
+    text = shown(cost_text(judgement_costs.not_deterministic()))
+    assert "no evidence: deterministic-5: lm loss is nan on rank 1 at step 44" in text
+    assert "%" not in text
+    assert re.search(r"no cost is stated:\s+deterministic-5", shown(judgement_text(judgements.not_deterministic())))
+
+
+def test_baseline_against_itself_says_whether_zero_is_inside() -> None:
+    assert "The interval contains 0, as it should." in shown(cost_text(judgement_costs.null()))

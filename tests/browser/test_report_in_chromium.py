@@ -47,7 +47,11 @@ def in_frames(source: str) -> str:
     return f'<!DOCTYPE html><meta charset="utf-8"><body>{frames}{SCRIPT}'
 
 
-@pytest.mark.parametrize("build", [judgements.failing, judgements.hostile])
+def hostile_costs() -> judgements.Judgement:
+    return judgements.hostile(judgements.priced(judgements.cheap().costs[1]))
+
+
+@pytest.mark.parametrize("build", [judgements.failing, judgements.hostile, judgements.cheap, hostile_costs])
 def test_nothing_runs_over_the_edge_even_with_all_details_open(build, tmp_path: Path) -> None:
     path = tmp_path / "frames.html"
     path.write_text(in_frames(report_html(build())), encoding="utf-8")

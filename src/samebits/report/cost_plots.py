@@ -89,7 +89,8 @@ def _around(core: Sequence[float], others: Sequence[float], reach: float) -> Ran
     low, high = min(core), max(core)
     span = (high - low) or abs(high) or 1.0
     low, high = max(min([low, *others]), low - reach * span), min(max([high, *others]), high + reach * span)
-    return low - 0.04 * (high - low), high + 0.04 * (high - low)
+    air = 0.04 * ((high - low) or span)
+    return low - air, high + air
 
 
 def _draw_effect(axes: Axes, row: int, effect: Effect, edges: Range) -> None:
@@ -122,7 +123,8 @@ def _times_figure(settings: Sequence[SettingTimes]) -> Figure:
         for line, colour, width in zip(times, _COLOURS, (3.0, 1.4), strict=False):
             shares = [100 * place / (len(line) - 1) for place in range(len(line))]
             axes.plot(line, shares, color=colour, linewidth=width)
-    body.set_xlim(min(line[0] for line in times), edge)
+    fastest = min(line[0] for line in times)
+    body.set_xlim(*((fastest, edge) if edge > fastest else (fastest * 0.95, fastest * 1.05)))
     body.set_ylim(0, 101)
     body.set_ylabel("steps at most as long, percent", labelpad=3)
     body.set_xlabel(f"step time, {unit}", labelpad=2)

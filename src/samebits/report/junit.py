@@ -78,7 +78,8 @@ def _add_gate(suite: ET.Element, judgement: Judgement, gate: GateResult) -> None
     found = [f"{_arms(comparison)}: {outcome(gate, comparison)}" for comparison in gate.comparisons]
     if is_measured(gate):
         found = [line for cost in judgement.costs if cost.experiment == gate.gate for line in cost_lines(cost)]
-    lines = [gate.explanation, *(found or ["nothing was measured" if is_measured(gate) else "nothing was compared"])]
+    found = found or ["nothing was measured" if is_measured(gate) else "nothing was compared"]
+    lines = list(dict.fromkeys([gate.explanation, *found]))
     _add_case(suite, recipe, f"gate {gate.gate}", gate.verdict, lines)
     for comparison in gate.comparisons:
         if not is_planted(gate, comparison):
@@ -110,7 +111,7 @@ def cost_lines(cost: Cost) -> list[str]:
         lines.append(f"{label(effect)}: {figures.estimate(effect.median)}, minimum detectable effect {smallest}")
         lines.append(f"{label(effect)}, by means: {figures.estimate(effect.mean)}")
     lines += [f"caution: {caution}" for caution in (findings.cautions if findings else ())]
-    return [*lines, f"measured: {measured_text(cost)}", f"step times: {cost.file}"]
+    return [*lines, f"experiment: {measured_text(cost)}", f"step times: {cost.file}"]
 
 
 def _arms(comparison: Comparison) -> str:
