@@ -300,7 +300,7 @@ def test_where_a_run_of_an_experiment_fails_those_behind_it_are_not_made(site: S
 
 
 def test_each_run_of_a_job_is_started_with_what_its_own_plan_asks_for(site: Site, tmp_path: Path) -> None:
-    baseline, deterministic = experiments.plans(timed.recipe(blocks=1), "overhead")[:2]
+    baseline, deterministic = experiments.plans(timed.recipe(blocks=1), "overhead")[1:3]
     starts = [
         batching.arm(tmp_path, plan, "environment", launch=f"{JOB}-{number}")
         for number, plan in enumerate((baseline, deterministic))

@@ -109,7 +109,7 @@ def test_the_slowest_rank_of_each_step_counts(tmp_path: Path) -> None:
         return {"clocks": clocks}
 
     cost = timed.measured(timed.write(tmp_path, recipe, change=alternating), recipe)
-    assert cost.runs[0].median == pytest.approx(0.2)
+    assert cost.runs[1].median == pytest.approx(0.2)
 
 
 def test_data_loading_and_logging_are_no_part_of_a_step(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_data_loading_and_logging_are_no_part_of_a_step(tmp_path: Path) -> None:
         return {"clocks": clocks}
 
     cost = timed.measured(timed.write(tmp_path, recipe, change=slow_data), recipe)
-    assert cost.runs[0].median == pytest.approx(0.1)
+    assert cost.runs[1].median == pytest.approx(0.1)
 
 
 def test_steps_beside_a_checkpoint_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_steps_beside_a_checkpoint_are_left_out_and_counted(tmp_path: Path) -> N
     cost = timed.measured(timed.write(tmp_path, recipe, change=saving), recipe)
     assert cost.findings is not None
     assert cost.findings.checks.checkpoints == 16 * 2
-    assert (cost.runs[0].steps, cost.runs[0].mean) == (10, pytest.approx(0.1))
+    assert (cost.runs[1].steps, cost.runs[1].mean) == (10, pytest.approx(0.1))
 
 
 def test_a_missing_run_leaves_no_figure(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_missing_run_leaves_no_figure(tmp_path: Path) -> None:
 def test_an_instrumented_run_is_no_evidence_of_time(tmp_path: Path) -> None:
     recipe = timed.recipe()
     results = timed.write(tmp_path, recipe)
-    plan = experiments.plans(recipe, "overhead")[1]
+    plan = experiments.plans(recipe, "overhead")[2]
     folder = experiments.folder(results, recipe.name, "overhead") / plan.arm
     shutil.rmtree(folder)
     timed.write_run(folder, dataclasses.replace(plan, capture=True), 0.1)
@@ -176,7 +176,7 @@ def test_a_run_that_recorded_steps_though_its_plan_forbids_it_is_refused(tmp_pat
     results = timed.write(tmp_path, recipe)
     folder = experiments.folder(results, recipe.name, "overhead") / "deterministic-1"
     shutil.rmtree(folder)
-    plan = experiments.plans(recipe, "overhead")[1]
+    plan = experiments.plans(recipe, "overhead")[2]
     artifact = timed.write_run(folder, plan, 0.1)
     for rank in range(2):
         artifacts.rewrite(artifact, rank, dataclasses.replace(plan, capture=True), launch=timed.LAUNCH)
@@ -229,7 +229,7 @@ def test_runs_that_differ_in_more_than_what_is_measured_are_not_comparable(
 
 def test_a_baseline_in_which_a_setting_is_still_on_is_not_comparable(tmp_path: Path) -> None:
     recipe = timed.recipe()
-    plan = experiments.plans(recipe, "overhead")[0]
+    plan = experiments.plans(recipe, "overhead")[1]
     still_on = only(plan.arm, pins=lambda rank: timed.pins(plan, rank, environment={"NCCL_ALGO": "Ring"}))
     cost = timed.measured(timed.write(tmp_path, recipe, change=still_on), recipe)
 
@@ -284,7 +284,7 @@ def test_a_loss_that_is_not_a_number_fails(tmp_path: Path) -> None:
 
 def test_a_clock_that_stood_still_is_refused(tmp_path: Path) -> None:
     recipe = timed.recipe()
-    plan = experiments.plans(recipe, "overhead")[0]
+    plan = experiments.plans(recipe, "overhead")[1]
     still = only(plan.arm, clocks=lambda _: timed.clocks(plan, 0.1, spent=0))
     cost = timed.measured(timed.write(tmp_path, recipe, change=still), recipe)
     assert "stood still" in cost.problems[0]
@@ -345,11 +345,16 @@ def test_all_step_times_are_there_as_parquet(tmp_path: Path) -> None:
     cost = timed.measured(timed.write(tmp_path, recipe, cost=3.0), recipe)
     rows = pq.read_table(cost.file).to_pandas()
 
-    assert len(rows) == 16 * 2 * 13
-    assert rows["run"].iloc[0] == "baseline-1"
-    assert list(rows["run"].unique()[:4]) == ["baseline-1", "deterministic-1", "deterministic-2", "baseline-2"]
+    assert len(rows) == 17 * 2 * 13
+    assert list(rows["run"].unique()[:5]) == [
+        "rehearsal",
+        "baseline-1",
+        "deterministic-1",
+        "deterministic-2",
+        "baseline-2",
+    ]
     slowest = rows[~rows.warm_up].groupby(["run", "step"]).step_ns.max().groupby("run").median() / 1e9
-    assert slowest["baseline-1"] == pytest.approx(cost.runs[0].median)
+    assert slowest["baseline-1"] == pytest.approx(cost.runs[1].median)
     assert (rows.forward_ns + rows.backward_ns + rows.communication_ns + rows.optimizer_ns == rows.step_ns).all()
 
 

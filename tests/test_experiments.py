@@ -17,11 +17,28 @@ from samebits.sections import Rung
 ALL = pytest.mark.parametrize("experiment", experiments.EXPERIMENTS)
 
 
-def test_baseline_and_deterministic_alternate_as_abba() -> None:
+def test_baseline_and_deterministic_stand_in_blocks_and_after_a_rehearsal() -> None:
     assert [plan.arm for plan in experiments.plans(timed.recipe(blocks=2), "overhead")] == [
+        "rehearsal",
         *("baseline-1", "deterministic-1", "deterministic-2", "baseline-2"),
-        *("baseline-3", "deterministic-3", "deterministic-4", "baseline-4"),
+        *("deterministic-3", "baseline-3", "baseline-4", "deterministic-4"),
     ]
+
+
+def test_blocks_are_turned_round_by_the_thue_morse_sequence() -> None:
+    turned = [experiments.block("AB", number)[0] for number in range(1, 17)]
+    assert "".join(turned) == "ABBABAABBAABABBA"
+
+
+@pytest.mark.parametrize("period", range(2, 13))
+def test_no_disturbance_with_the_rhythm_of_the_blocks_stays_on_one_side(period: int) -> None:
+    """A wave over the runs: what A B B A alone would leave of period 4 in every block is left in none on the whole."""
+    settings = [setting for number in range(1, 17) for setting in experiments.block("AB", number)]
+    wave = np.cos(2 * np.pi * (np.arange(len(settings)) + 0.5) / period)
+    on = np.array([1 if setting == "B" else -1 for setting in settings])
+    assert abs(float(wave @ on)) / len(settings) < 0.25
+    if period == 4:
+        assert float(wave @ on) == pytest.approx(0, abs=1e-9)
 
 
 @ALL
@@ -30,6 +47,8 @@ def test_in_every_block_each_setting_stands_at_the_same_mean_place(experiment: E
     places: dict[tuple[int, str], list[int]] = {}
     for plan in experiments.plans(timed.recipe(), experiment):
         assert plan.timing is not None
+        if plan.timing.setting == experiments.REHEARSAL:
+            continue
         places.setdefault((plan.timing.block, plan.timing.setting), []).append(plan.timing.position)
     assert len({float(np.mean(found)) for found in places.values()}) == 1
     assert {len(found) for found in places.values()} == {2}
@@ -45,7 +64,7 @@ def test_runs_have_names_of_their_own_and_write_no_checkpoint(experiment: Experi
 
 def test_a_baseline_leaves_every_determinism_setting_off_and_a_deterministic_run_none() -> None:
     recipe = timed.recipe()
-    baseline, deterministic, *_ = experiments.plans(recipe, "overhead")
+    _, baseline, deterministic, *_ = experiments.plans(recipe, "overhead")
     assert set(baseline.relaxed) == {
         *("deterministic_algorithms", "deterministic_mode", "unfused_cross_entropy"),
         *("NCCL_ALGO", "NVTE_ALLOW_NONDETERMINISTIC_ALGO", "CUBLAS_WORKSPACE_CONFIG"),
@@ -70,7 +89,7 @@ def test_variables_that_are_only_recorded_stay_in_a_baseline() -> None:
 
 def test_attribution_leaves_one_setting_off_at_a_time() -> None:
     recipe = timed.recipe(blocks=1)
-    first, *others = experiments.plans(recipe, "attribution")
+    _, first, *others = experiments.plans(recipe, "attribution")
     assert (first.arm, first.relaxed) == ("deterministic-1", ())
     relaxed = [plan.relaxed for plan in others[: len(others) // 2]]
     assert relaxed == [(knob,) for knob in determinism.knobs(recipe)]
@@ -81,7 +100,7 @@ def test_what_capture_costs_is_measured_at_every_rung_and_for_all_steps_of_all_r
     captured = [plan for plan in plans if plan.capture]
     assert {plan.recipe.capture.rung for plan in captured} == set(get_args(Rung))
     assert {plan.rung_at(1, 5) for plan in captured} == set(get_args(Rung))
-    assert {plan.timing.setting for plan in plans if plan.timing and not plan.capture} == {"deterministic"}
+    assert {plan.timing.setting for plan in plans if plan.timing and not plan.capture} == {"deterministic", "rehearsal"}
 
 
 def test_an_artificial_slowdown_is_of_all_settings_but_the_first() -> None:

@@ -156,7 +156,7 @@ def test_on_this_machine_runs_are_made_one_after_the_other(tmp_path: Path) -> No
     begun = [(path / "logs").stat().st_ctime_ns for path in folders]
     ended = [(path / "outcome.json").stat().st_mtime_ns for path in folders]
     assert all(end <= begin for end, begin in zip(ended, begun[1:], strict=False))
-    assert "4 runs done" in said.getvalue()
+    assert "5 runs done" in said.getvalue()
 
 
 def test_on_this_machine_too_runs_behind_one_that_failed_are_not_made(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_on_this_machine_too_runs_behind_one_that_failed_are_not_made(tmp_path: 
         command=launching.command("raise"),
     )
     assert not outcome.ok
-    assert "arm baseline-1" in outcome.message
-    assert launching.starts(Artifact(folder(tmp_path) / "deterministic-1")) == []
+    assert "arm rehearsal" in outcome.message
+    assert launching.starts(Artifact(folder(tmp_path) / "baseline-1")) == []
 
 
 WAITING = """
@@ -197,7 +197,7 @@ def test_an_interrupt_ends_the_job_and_nothing_of_it_runs(tmp_path: Path) -> Non
     process = subprocess.Popen(
         [sys.executable, "-c", WAITING, folder(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True
     )
-    first = Artifact(folder(tmp_path) / "baseline-1")
+    first = Artifact(folder(tmp_path) / "rehearsal")
     launching.wait_for(first.progress.exists)
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=60)
@@ -205,4 +205,4 @@ def test_an_interrupt_ends_the_job_and_nothing_of_it_runs(tmp_path: Path) -> Non
     assert process.returncode == 128 + signal.SIGINT
     assert "cancelled job" in said
     assert job.runner(first) is None
-    assert launching.starts(Artifact(folder(tmp_path) / "deterministic-1")) == []
+    assert launching.starts(Artifact(folder(tmp_path) / "baseline-1")) == []

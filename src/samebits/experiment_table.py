@@ -17,7 +17,7 @@ from samebits.sections import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentRow:
-    """One experiment. block: its settings in the order in which they run. runs: in all. steps: timed, of one run.
+    """One experiment. block: the settings of the first one, in their order. runs: in all, with the rehearsal. steps: timed, of one run.
     spread: percent, of the block ratios, measured before or assumed. half_width: percent, of the interval, kept within
     by 9 of 10 experiments; None below two blocks. wanted_half_width: percent. wanted_blocks: that this takes; None
     where it takes more than anybody makes. time_minutes: at most."""
@@ -49,9 +49,9 @@ def _rows(recipe: Recipe, path: Path, results: Path) -> Iterator[ExperimentRow]:
         return
     for experiment in experiments.asked(recipe):
         order = experiments.settings(recipe, experiment)
-        block, known = (*order, *reversed(order)), _spread(recipe, experiment, results)
+        block, known = tuple(experiments.block(order, 1)), _spread(recipe, experiment, results)
         spread = known or overhead.SPREAD_ASSUMED
-        runs = wanted.blocks * len(block)
+        runs = 1 + wanted.blocks * len(block)
         option = experiments.option(experiment)
         yield ExperimentRow(
             experiment=experiment,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -17,6 +18,8 @@ EXPERIMENTS: tuple[Experiment, ...] = get_args(Experiment)
 BASELINE = "baseline"
 DETERMINISTIC = "deterministic"
 AGAIN = "again"
+REHEARSAL = "rehearsal"
+"""A run before the first block; no figure is made of it."""
 _WITHOUT = "without-"
 _CAPTURE = "capture-"
 
@@ -79,28 +82,45 @@ def knob(experiment: Experiment, pair: tuple[str, str]) -> str:
 
 
 def plans(recipe: Recipe, experiment: Experiment, slowdown_percent: float = 0.0) -> list[Plan]:
-    """Every run, in the order in which they are made. slowdown_percent: of every setting but the first.
+    """Every run, in the order in which they are made, a rehearsal first: whatever is cold then (files, kernel caches,
+    the machine itself) would fall on the first setting. slowdown_percent: of every setting but the first.
 
     Raises RecipeError for a recipe without a section `overhead`.
     """
     wanted, order = _section(recipe), settings(recipe, experiment)
-    block = [*order, *reversed(order)]
-    found, count = [], dict.fromkeys(order, 0)
+    first = Timing(
+        experiment=experiment,
+        setting=REHEARSAL,
+        block=0,
+        position=1,
+        blocks=wanted.blocks,
+        warm_up=wanted.warm_up,
+        relaxed=_relaxed(recipe, order[0]),
+    )
+    found, count = [_plan(recipe, REHEARSAL, first, wanted.steps)], dict.fromkeys(order, 0)
     for number in range(1, wanted.blocks + 1):
-        for position, setting in enumerate(block, 1):
+        for position, setting in enumerate(block(order, number), 1):
             count[setting] += 1
-            timing = Timing(
-                experiment=experiment,
+            timing = dataclasses.replace(
+                first,
                 setting=setting,
                 block=number,
                 position=position,
-                blocks=wanted.blocks,
-                warm_up=wanted.warm_up,
                 relaxed=_relaxed(recipe, setting),
                 slowdown_percent=slowdown_percent if setting != order[0] else 0.0,
             )
             found.append(_plan(recipe, f"{setting}-{count[setting]}", timing, wanted.steps))
     return found
+
+
+def block(order: Sequence[str], number: int) -> list[str]:
+    """The settings of one block, from number 1 on: forth and back, or back and forth.
+
+    Which of the two follows the Thue-Morse sequence, so that no disturbance with the rhythm of the blocks stays on one
+    setting's side: A B B A, B A A B, B A A B, A B B A, ...
+    """
+    half = list(order) if (number - 1).bit_count() % 2 == 0 else list(reversed(order))
+    return [*half, *reversed(half)]
 
 
 def folder(results: Path, recipe_name: str, experiment: Experiment) -> Path:

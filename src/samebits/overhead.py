@@ -2,7 +2,7 @@
 `samebits.sections` are.
 
 A run is one training in fresh processes. Runs of several settings S0 S1 ... stand in blocks S0 S1 ... S1 S0, so that
-whatever drifts linearly hits all settings alike; with two settings that is A B B A.
+whatever drifts linearly hits all settings alike; with two settings that is A B B A, or B A A B.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Overhead(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What one run of an experiment is. setting: what it is run with. block, position: from 1, in the order in which
-    they run. blocks: of the whole experiment. relaxed: determinism settings that it leaves off. slowdown_percent: of
+    """What one run of an experiment is. setting: what it is run with. block, position: from 1, in their order; block 0: a
+    rehearsal. blocks: of the whole experiment. relaxed: determinism settings that it leaves off. slowdown_percent: of
     every step, artificial, to test the instrument."""
 
     experiment: Experiment

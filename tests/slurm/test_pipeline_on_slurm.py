@@ -292,9 +292,11 @@ def test_what_determinism_costs_is_measured_inside_one_allocation(tmp_path: Path
     report = json.loads((tmp_path / "results" / "smoke" / "report.json").read_text())
     (cost,) = report["costs"]
 
-    # Four runs, one job; one block is too little to decide by, and says so.
-    (experiment,) = [entry for entry in cluster.history()[before:] if entry.name.startswith("smoke-baseline-1-")]
-    assert [run["arm"] for run in cost["runs"]] == ["baseline-1", "deterministic-1", "deterministic-2", "baseline-2"]
+    # A rehearsal and four runs, one job; one block is too little to decide by, and says so.
+    (experiment,) = [entry for entry in cluster.history()[before:] if entry.name.startswith("smoke-rehearsal-")]
+    assert [run["arm"] for run in cost["runs"]] == [
+        *("rehearsal", "baseline-1", "deterministic-1", "deterministic-2", "baseline-2")
+    ]
     assert (cost["problems"], cost["deviations"], cost["failures"]) == ([], [], [])
     assert (cost["job"], cost["clock"], cost["ranks"]) == (experiment.id, "host", 2)
     assert all(run["median"] > 0 for run in cost["runs"])
@@ -304,5 +306,5 @@ def test_what_determinism_costs_is_measured_inside_one_allocation(tmp_path: Path
     assert "at least 4 are needed" in report["gates"][0]["explanation"]
     # What stands is not made again.
     assert project.run("results/smoke/report.html")[0] == 0
-    again = [entry for entry in cluster.history()[before:] if entry.name.startswith("smoke-baseline-1-")]
+    again = [entry for entry in cluster.history()[before:] if entry.name.startswith("smoke-rehearsal-")]
     assert [entry.id for entry in again] == [experiment.id]

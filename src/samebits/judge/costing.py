@@ -110,7 +110,9 @@ def measure(runs: Runs) -> Cost:
 
 
 def _times(runs: Sequence[Run]) -> list[TimedRun]:
-    return [TimedRun(timing_of(run.plan), run.clocks, run.manifest) for run in runs if run.clocks and run.manifest]
+    """Of all blocks; the rehearsal counts for nothing."""
+    found = [TimedRun(timing_of(run.plan), run.clocks, run.manifest) for run in runs if run.clocks and run.manifest]
+    return [run for run in found if run.timing.block]
 
 
 def _run_times(run: Run) -> RunTimes:

@@ -52,7 +52,7 @@ def _of_arms(recipe: Recipe, results: Path) -> Iterator[Request]:
 
 
 def _script(request: Request, facts: ClusterFile) -> str:
-    shown = [start for start in request.starts if start.plan.timing is None or start.plan.timing.block == 1]
+    shown = [start for start in request.starts if start.plan.timing is None or start.plan.timing.block <= 1]
     names = ", ".join(start.plan.arm for start in shown)
     if more := len(request.starts) - len(shown):
         names += f", and {more} runs more, in blocks like the first"

@@ -28,8 +28,9 @@ def experiment_table(rows: Sequence[ExperimentRow]) -> RenderableType:
 def _experiment(row: ExperimentRow) -> Iterable[str]:
     ranks, steps = words.counted(row.ranks, "rank"), words.counted(row.steps, "timed step")
     yield (
-        f"experiment {row.experiment}: {words.counted(row.runs, 'run')}, {words.counted(row.blocks, 'block')} of "
-        f"{' '.join(row.block)}; {ranks}, {steps} after {row.warm_up} of warm-up each; at most "
+        f"experiment {row.experiment}: {words.counted(row.runs, 'run')}: a rehearsal and "
+        f"{words.counted(row.blocks, 'block')} of {' '.join(row.block)} (or the other way round); {ranks}, {steps} "
+        f"after {row.warm_up} of warm-up each; at most "
         f"{words.duration(60.0 * row.time_minutes)}"
     )
     source = "measured before" if row.measured else "assumed, until it is measured"
