@@ -56,9 +56,8 @@ def _costs(evidence: Evidence) -> Iterator[Cost]:
     """Of the experiments that the recipe asks for, and of others that were made on request."""
     wanted = experiments.asked(evidence.recipe)
     for experiment in EXPERIMENTS if evidence.recipe.overhead else ():
-        if experiment in wanted:
-            yield evidence.cost(experiment)
-        elif evidence.runs(experiment).present and evidence.cost(experiment).findings:
+        on_request = evidence.runs(experiment).present and evidence.cost(experiment).findings is not None
+        if experiment in wanted or on_request:
             yield evidence.cost(experiment)
 
 
