@@ -17,10 +17,10 @@ from samebits.sections import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentRow:
-    """One experiment. block: the settings of the first one, in their order. runs: in all, with the rehearsal. steps: timed, of one run.
-    spread: percent, of the block ratios, measured before or assumed. half_width: percent, of the interval, kept within
-    by 9 of 10 experiments; None below two blocks. wanted_half_width: percent. wanted_blocks: that this takes; None
-    where it takes more than anybody makes. time_minutes: at most."""
+    """One experiment. block: the settings of the first one, in their order. runs: in all, with the rehearsal. steps:
+    timed, of one run. spread: percent, of the block ratios, measured before or assumed. half_width: percent, of the
+    interval, kept within by 9 of 10 experiments; None below two blocks. wanted_half_width: percent. wanted_blocks: that
+    this takes; None where it takes more than anybody makes. time_minutes: at most."""
 
     experiment: Experiment
     block: tuple[str, ...]

@@ -38,9 +38,12 @@ class Overhead(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What one run of an experiment is. setting: what it is run with. block, position: from 1, in their order; block
-    0: the rehearsal. blocks: of the whole experiment. relaxed: determinism settings that it leaves off. slowdown_percent: of
-    every step, artificial, to test the instrument."""
+    """What one run of an experiment is.
+
+    setting: what it is run with. block, position: from 1, in their order; block 0: the rehearsal. blocks: of the whole
+    experiment. relaxed: determinism settings that it leaves off. slowdown_percent: of every step, artificial, to test
+    the instrument.
+    """
 
     experiment: Experiment
     setting: str
