@@ -129,8 +129,12 @@ def test_one_straggler_does_not_flatten_the_distribution() -> None:
     assert cost_plots._slow_from([[*bulk, 0.26]]) == 0.26
 
 
-def test_every_run_is_drawn_where_it_ran() -> None:
+def test_every_run_of_a_block_is_drawn_where_it_ran_and_no_rehearsal() -> None:
     cost = judgement_costs.passing()
-    drawn = order_svg(cost, findings(cost).settings, "c")
-    uses = [element for element in ET.fromstring(drawn).iter() if element.tag.endswith("use")]
-    assert len(uses) >= len(cost.runs)
+    found = findings(cost)
+    drawn = order_svg(cost, found.settings, "c")
+    rehearsed = dataclasses.replace(cost.runs[0], arm="rehearsal", setting="rehearsal", block=0)
+    blocks = tuple(run for run in cost.runs if run.block)
+    assert order_svg(dataclasses.replace(cost, runs=(rehearsed, *blocks)), found.settings, "c") == drawn
+    marks = [element for element in ET.fromstring(drawn).iter() if element.tag.endswith("use")]
+    assert len(marks) == len(blocks)

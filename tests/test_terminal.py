@@ -10,6 +10,8 @@ import pytest
 
 import judgement_costs
 import judgements
+from samebits.report import figures
+from samebits.report.costs import label
 from samebits.report.terminal import comparison_text, cost_text, gates_table, judgement_text, show
 
 
@@ -94,21 +96,42 @@ def test_no_color_is_obeyed_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> No
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", plain.getvalue())
 
 
+def row(*cells: str) -> str:
+    return " +".join(map(re.escape, cells))
+
+
 def test_costs_stand_below_the_gates_one_row_an_effect() -> None:
-    text = shown(judgement_text(judgements.cheap()))
+    judgement = judgements.cheap()
+    text = shown(judgement_text(judgement)).replace("-", "−")
     assert text.index("PASS     determinism costs") < text.index("experiment")
-    assert re.search(r"overhead +deterministic against baseline +3\.2 % +2\.5 to 3\.8 % +0\.84 %", text)
-    assert re.search(r"attribution +NVTE_ALLOW_NONDETERMINISTIC_ALGO +0\.5 %", text)
-    assert re.search(r"capture +state +6\.5 %", text)
+    for cost in judgement.costs:
+        for effect in cost.findings.effects:
+            found = figures.percent(effect.median), figures.interval(effect.median), figures.detectable(effect.median)
+            assert re.search(row(cost.experiment, label(effect).replace("-", "−"), *found), text)
 
 
 def test_an_experiment_is_told_with_settings_phases_and_the_file() -> None:
-    text = shown(cost_text(judgement_costs.passing()), encoding="ascii")
-    assert re.search(r"deterministic against baseline +3\.2 % +2\.5 to 3\.8 % +0\.84 % +3\.0 %, 1\.5 to 4\.6 %", text)
-    assert re.search(r"baseline +250\.8 ms +254\.7 ms +1,021 +17 of 1,600", text)
+    cost = judgement_costs.passing()
+    text = shown(cost_text(cost), encoding="ascii")
+    effect, settings = cost.findings.effects[0], cost.findings.settings
+    means = f"{figures.percent(effect.mean)}, {figures.interval(effect.mean)}"
+    assert re.search(
+        row("deterministic against baseline", figures.percent(effect.median)) + f".*{re.escape(means)}", text
+    )
+    for setting in settings:
+        times = figures.step_time(setting.median), figures.step_time(setting.mean)
+        slow = f"{setting.stragglers} of 1,600"
+        assert re.search(row(setting.setting, *times, figures.rate(setting.tokens), slow), text)
     assert "forward  backward  communication  optimizer" in text
-    assert "in 100 days of training on 2 ranks: about 6.3 rank-days more" in text
+    days = figures.days(cost, cost.findings.gpu_days)
+    assert f"in 100 days of training on 2 ranks: {days}" in text
     assert "step times: results/overhead/overhead/steps.parquet" in text
+    assert "\\u" not in text
+
+
+def test_minus_signs_are_in_every_encoding() -> None:
+    text = shown(cost_text(judgement_costs.attribution()), encoding="ascii")
+    assert re.search(r"-0\.\d+ to 0\.\d+ %", text)
     assert "\\u" not in text
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from samebits.judge.cost import Cost, Effect, RunTimes, SettingTimes
-from samebits.report.costs import label
+from samebits.report.costs import blocks_runs, label
 from samebits.report.picture import CANDIDATE, CARD, INK, LIMIT, REFERENCE, inline_svg
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def times_svg(settings: Sequence[SettingTimes], key: str) -> str:
 
 def order_svg(cost: Cost, settings: Sequence[SettingTimes], key: str) -> str:
     """The runs' medians in the order in which they were made; settings: first and second, by colour and shape."""
-    return inline_svg(lambda: _order_figure(cost.runs, [entry.setting for entry in settings]), key)
+    return inline_svg(lambda: _order_figure(blocks_runs(cost), [entry.setting for entry in settings]), key)
 
 
 def _canvas(height: float) -> Figure:

@@ -166,17 +166,20 @@ def run_row(run: RunTimes) -> tuple[str, ...]:
 def checks(cost: Cost, findings: Findings) -> list[tuple[str, str]]:
     """(what a sceptic asks, the answer)."""
     found = findings.checks
-    slow, steps = sum(entry.stragglers for entry in findings.settings), sum(entry.steps for entry in findings.settings)
+    slow, steps, runs = (
+        sum(getattr(entry, name) for entry in findings.settings) for name in ("stragglers", "steps", "runs")
+    )
     return [
         (
             "Blocks",
-            f"{cost.blocks}, fixed in the recipe before the first run. A block runs its settings forth and back (A B B "
-            "A), each run in fresh processes. The interval is Student's over the blocks' ratios.",
+            f"{cost.blocks}, fixed in the recipe before the first run. A block runs its settings forth and back, or "
+            "back and forth (A B B A, B A A B), each run in fresh processes. The interval is Student's over the "
+            f"blocks' ratios.{_rehearsed(cost)}",
         ),
         ("Scatter of the blocks", _scatter(findings)),
         (
             "Steps",
-            f"{words.whole(cost.steps)} timed steps in each of {words.counted(len(cost.runs), 'run')}. Dropped as "
+            f"{words.whole(cost.steps)} timed steps in each of {words.counted(runs, 'run')}. Dropped as "
             f"warm-up: {words.whole(cost.warm_up)} before them, {words.whole(found.warm_up)} in all.",
         ),
         (
@@ -196,6 +199,11 @@ def checks(cost: Cost, findings: Findings) -> list[tuple[str, str]]:
         ("Clock", f"{cost.clock}: {_CLOCKS.get(cost.clock, 'not known')}. A step takes as long as its slowest rank."),
         ("Where", _where(cost)),
     ]
+
+
+def _rehearsed(cost: Cost) -> str:
+    rehearsal = any(not run.block for run in cost.runs)
+    return " A rehearsal went before them, of which no figure is made." if rehearsal else ""
 
 
 def _scatter(findings: Findings) -> str:
@@ -258,9 +266,14 @@ def times_summary(settings: Sequence[SettingTimes]) -> str:
     )
 
 
+def blocks_runs(cost: Cost) -> list[RunTimes]:
+    """Without the rehearsal."""
+    return [run for run in cost.runs if run.block]
+
+
 def order_summary(cost: Cost) -> str:
     """The runs in their order, for those who do not see them."""
-    known = [run for run in cost.runs if run.median is not None]
+    known = [run for run in blocks_runs(cost) if run.median is not None]
     if not known:
         return "no run has a time"
     low, high = min(run.median or 0.0 for run in known), max(run.median or 0.0 for run in known)
