@@ -325,6 +325,21 @@ def test_attribution_holds_the_deterministic_run_against_itself_without_each_set
         assert effect.median.percent == pytest.approx(100 / 96 * 100 - 100, abs=0.5)
 
 
+def test_a_setting_that_changes_nothing_in_force_is_told(tmp_path: Path) -> None:
+    """As a fused router where Transformer Engine is missing."""
+    recipe = timed.recipe()
+    off = {"runtime": {"cross_entropy_loss_fusion": "False"}}
+
+    def lacking(plan: Plan) -> dict[str, Any]:
+        lacks = plan.relaxed == ("unfused_cross_entropy",)
+        return {"pins": lambda rank: timed.pins(plan, rank, **off)} if lacks else {}
+
+    cost = timed.measured(timed.write(tmp_path, recipe, "attribution", change=lacking), recipe, "attribution")
+    assert cost.findings is not None
+    told = [caution.partition(":")[0] for caution in cost.findings.cautions if "compares a run with itself" in caution]
+    assert told == ["unfused_cross_entropy"]
+
+
 def test_what_capture_costs_is_part_of_its_step_and_of_no_other(tmp_path: Path) -> None:
     recipe = timed.recipe()
     cost = timed.measured(timed.write(tmp_path, recipe, "capture", noise=0.01), recipe, "capture")

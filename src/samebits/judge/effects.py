@@ -40,11 +40,12 @@ def findings(recipe: Recipe, experiment: Experiment, runs: Sequence[TimedRun]) -
     """runs: all of the experiment, in their order."""
     found = tuple(_effect(experiment, pair, runs) for pair in experiments.pairs(recipe, experiment))
     checks = _checks(found[0], runs)
+    settings = tuple(_setting(recipe, name, runs) for name in experiments.settings(recipe, experiment))
     return Findings(
         effects=found,
-        settings=tuple(_setting(recipe, name, runs) for name in experiments.settings(recipe, experiment)),
+        settings=settings,
         checks=checks,
-        cautions=tuple(_cautions(checks, found)),
+        cautions=(*_cautions(checks, found), *_without_effect(experiment, found, settings)),
         gpu_days=found[0].median.percent / 100 * DAYS * recipe.parallel.world,
     )
 
@@ -179,6 +180,21 @@ def _cautions(checks: Checks, effects: Sequence[Effect]) -> Iterator[str]:
             yield (
                 f"{effect.candidate} against {effect.reference}: the mean ratio ({effect.mean.percent:+.2f} %) lies "
                 f"outside the median's interval ({effect.median.percent:+.2f} %): a few slow steps weigh in"
+            )
+
+
+def _without_effect(
+    experiment: Experiment, effects: Sequence[Effect], settings: Sequence[SettingTimes]
+) -> Iterator[str]:
+    """Settings that were left off and yet leave everything in force as it was: this installation lacks what they
+    forbid."""
+    in_force = {setting.setting: setting.in_force for setting in settings}
+    for effect in effects if experiment in ("overhead", "attribution") else ():
+        if in_force[effect.reference] == in_force[effect.candidate]:
+            name = effect.knob or effect.candidate
+            yield (
+                f"{name}: with and without it the same settings are in force here, so this compares a run with itself; "
+                "the installation may lack what it forbids"
             )
 
 
