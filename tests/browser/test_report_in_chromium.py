@@ -27,6 +27,10 @@ onload = () => {
     const edge = page.documentElement.clientWidth;
     const wide = [...page.querySelectorAll("main *, header *, footer *")].filter(
       (part) => !part.closest(".frame, svg, .unseen") && part.getBoundingClientRect().right > edge + 1);
+    wide.push(...[...page.querySelectorAll("figure svg text")].filter((text) => {
+      const [inner, outer] = [text, text.closest("svg")].map((part) => part.getBoundingClientRect());
+      return inner.left < outer.left - 1 || inner.right > outer.right + 1 || inner.bottom > outer.bottom + 1;
+    }));
     return [edge, page.documentElement.scrollWidth, wide.map((part) => part.outerHTML.slice(0, 80))];
   });
   document.title = "result " + JSON.stringify(results).replaceAll("<", "(");
@@ -51,7 +55,9 @@ def hostile_costs() -> judgements.Judgement:
     return judgements.hostile(judgements.priced(judgements.cheap().costs[1]))
 
 
-@pytest.mark.parametrize("build", [judgements.failing, judgements.hostile, judgements.cheap, hostile_costs])
+@pytest.mark.parametrize(
+    "build", [judgements.failing, judgements.hostile, judgements.cheap, judgements.too_short, hostile_costs]
+)
 def test_nothing_runs_over_the_edge_even_with_all_details_open(build, tmp_path: Path) -> None:
     path = tmp_path / "frames.html"
     path.write_text(in_frames(report_html(build())), encoding="utf-8")

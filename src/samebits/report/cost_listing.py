@@ -93,13 +93,14 @@ def _phases(found: Findings) -> Table:
 
 
 def _reasons(cost: Cost) -> list[str]:
+    """In the order in which they decide the gate."""
     return [
         *cost.failures,
-        *cost.problems,
         *(
             f"{row.pin} is {row.reference} and {row.candidate}, ranks {ranks_text(row.ranks)}"
             for row in cost.deviations
         ),
+        *cost.problems,
     ]
 
 

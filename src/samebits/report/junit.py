@@ -101,11 +101,12 @@ def _add_case(suite: ET.Element, recipe: str, name: str, verdict: Verdict, lines
 def cost_lines(cost: Cost) -> list[str]:
     """What was measured, or why nothing was."""
     findings = cost.findings
-    lines = [*cost.failures, *cost.problems]
+    lines = list(cost.failures)
     lines += [
         f"deviation: {row.pin} is {row.reference} and {row.candidate}, on ranks {ranks_text(row.ranks)}"
         for row in cost.deviations
     ]
+    lines += cost.problems
     for effect in findings.effects if findings else ():
         smallest = figures.detectable(effect.median)
         lines.append(f"{label(effect)}: {figures.estimate(effect.median)}, minimum detectable effect {smallest}")
