@@ -3,6 +3,9 @@
 Interleaved rounds over the same 32 MiB of float32 bits, medians, and the ratio to `torch.hash_tensor` as the median of
 the rounds' ratios: on a noisy machine the two of one round share its noise. Of the peers only sha256 and blake2b see
 all that the digest sees.
+
+Where a CUDA device is, the same on it: the kernel beside torch's operations and beside a plain read of the same bytes
+(the sum of them as int64), and a thousand small tensors in one launch and in a thousand. Elsewhere `device` is null.
 """
 
 from __future__ import annotations
@@ -26,11 +29,15 @@ import numpy as np
 import torch
 
 from samebits.run.digest import DIGEST_ID, digest, torch_digest
+from samebits.run.staging import adding, by_torch
 
 BYTES = 32 << 20
 ROUNDS = 15
 SMALL_ELEMENTS = 1024
 SMALL_CALLS, SMALL_BATCHES = 200, 50
+GROUP = 1000
+DEVICE_BYTES = 64 << 20, 1 << 30
+READ = "plain read, int64 sum"
 HASH_TENSOR = "torch.hash_tensor int64 view"
 RESULTS = Path(__file__).parent / "results" / "digest.json"
 
@@ -51,6 +58,16 @@ class Latency:
     name: str
     median_us: float
     least_us: float
+
+
+@dataclass(frozen=True)
+class DeviceThroughput:
+    """share: speed relative to the plain read of the same bytes; the goal is 0.8 for the kernel."""
+
+    name: str
+    bytes: int
+    gigabytes_per_second: float
+    share: float
 
 
 @dataclass(frozen=True)
@@ -119,6 +136,85 @@ def latency() -> list[Latency]:
     ]
 
 
+def group_latency() -> list[Latency]:
+    """Microseconds a tensor, of GROUP of them, by what stands in for the kernel where Triton is missing."""
+    tensors = [torch.randn(SMALL_ELEMENTS) for _ in range(GROUP)]
+    sums = torch.zeros(GROUP, 2, dtype=torch.int64)
+    times = [seconds(lambda: by_torch(tensors, sums)) / GROUP for _ in range(5)]
+    return [Latency(f"torch operations, of a group of {GROUP}", 1e6 * statistics.median(times), 1e6 * min(times))]
+
+
+def device_seconds(call: Callable[[], object]) -> float:
+    """Between two events on the stream, launches included."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3
+
+
+def device_rounds(calls: dict[str, Callable[[], object]]) -> list[dict[str, float]]:
+    for call in calls.values():
+        call()
+        call()
+    return [{name: device_seconds(call) for name, call in calls.items()} for _ in range(ROUNDS)]
+
+
+def device_throughput(device: torch.device, nbytes: int) -> list[DeviceThroughput]:
+    words = torch.randint(-(2**62), 2**62, (nbytes // 8,), device=device)
+    sums, add = torch.zeros(1, 2, dtype=torch.int64, device=device), adding(device)
+    calls: dict[str, Callable[[], object]] = {
+        READ: words.sum,
+        "digest": lambda: add([words], sums),
+        "digest by torch operations": lambda: by_torch([words], sums),
+    }
+    rounds = device_rounds(calls)
+    return [
+        DeviceThroughput(
+            name,
+            nbytes,
+            nbytes / statistics.median(times[name] for times in rounds) / 1e9,
+            statistics.median(times[READ] / times[name] for times in rounds),
+        )
+        for name in calls
+    ]
+
+
+def device_group(device: torch.device) -> list[Latency]:
+    """Microseconds a tensor: GROUP small ones in one launch, in a launch each, and by torch's operations."""
+    tensors = [torch.randn(SMALL_ELEMENTS, device=device) for _ in range(GROUP)]
+    sums, add = torch.zeros(GROUP, 2, dtype=torch.int64, device=device), adding(device)
+    rounds = device_rounds(
+        {
+            "one launch": lambda: add(tensors, sums),
+            "one by one": lambda: [add([tensor], sums[:1]) for tensor in tensors],
+            "torch operations": lambda: by_torch(tensors, sums),
+        }
+    )
+    return [
+        Latency(
+            name,
+            1e6 * statistics.median(times[name] for times in rounds) / GROUP,
+            1e6 * min(times[name] for times in rounds) / GROUP,
+        )
+        for name in rounds[0]
+    ]
+
+
+def on_device() -> dict[str, object]:
+    if not torch.cuda.is_available():
+        return {"device": None, "device_missing": f"no CUDA device, torch {torch.__version__}"}
+    device = torch.device("cuda", torch.cuda.current_device())
+    found = {
+        "name": torch.cuda.get_device_name(device),
+        "path": "torch operations" if adding(device) is by_torch else "Triton kernel",
+        "throughput": [asdict(speed) for nbytes in DEVICE_BYTES for speed in device_throughput(device, nbytes)],
+        "group": [asdict(small) for small in device_group(device)],
+    }
+    return {"device": found}
+
+
 def bars(speeds: list[Throughput], latencies: list[Latency]) -> list[Bar]:
     by_name = {speed.name: speed for speed in speeds}
     ratio, small = by_name["digest"].ratio, latencies[0].median_us
@@ -169,9 +265,11 @@ def main() -> None:
     target: Path = parser.parse_args().json
     torch.set_num_threads(1)
     before = machine()
-    speeds, latencies = throughput(), latency()
+    speeds, latencies = throughput(), latency() + group_latency()
     held = bars(speeds, latencies)
     show(speeds, latencies, held)
+    remote = on_device()
+    print(json.dumps(remote, indent=2))
     result = {
         "digest_id": DIGEST_ID,
         "machine": before,
@@ -180,6 +278,7 @@ def main() -> None:
         "throughput": [asdict(speed) for speed in speeds],
         "latency": [asdict(small) for small in latencies],
         "bars": [asdict(bar) for bar in held],
+        **remote,
     }
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(result, indent=2) + "\n")

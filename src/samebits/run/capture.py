@@ -1,6 +1,7 @@
 """Capture: turns the points of a run into blocks of the fingerprint file.
 
-Adds no collective, draws from no stream, changes no tensor. On a device, digests are staged and moved once a block.
+Adds no collective, draws from no stream, changes no tensor. What lies on a device is staged where it is met and fetched
+once a block: nothing waits for a tensor by itself.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -18,7 +19,8 @@ from samebits.artifact.header import Header
 from samebits.artifact.site import Flag, Form, Kind, Moment, Phase, Site
 from samebits.run.digest import DIGEST_ID, digest, digest_bytes
 from samebits.run.recorder import Recorder
-from samebits.run.state import Value, gradient_items, state_items
+from samebits.run.staging import Fetched, Staged, Staging
+from samebits.run.state import Item, Value, gradient_items, state_items
 from samebits.run.watch import Training, Watcher
 
 UPDATE_METRICS = frozenset({"grad-norm", "params-norm", "num-zeros", "learning-rate", "loss-scale", "tokens"})
@@ -29,7 +31,10 @@ HEALTHY_NORMS = frozenset({"grad-norm", "params-norm"})
 _STATE_METRICS = {"params-norm": Phase.STATE}
 """Computed from the state after the step: recorded behind it, for it follows from it."""
 
-Row = tuple[Site, Form, tuple[int, int], Flag]
+Output = tuple[int, int]
+Row = tuple[Site, Form, Output, Flag]
+Reading = tuple[Site, Form, Output | Staged, Flag]
+"""A row whose digest may still be on its way."""
 
 
 class Capture(Watcher):
@@ -42,7 +47,8 @@ class Capture(Watcher):
         self._path = path
         self._launch = launch
         self._observe = observe
-        self._rows: list[Row] = []
+        self._readings: list[Reading] = []
+        self._staging = Staging()
         self._started = 0
         self.recorder: Recorder
 
@@ -59,65 +65,77 @@ class Capture(Watcher):
 
     def on_restored(self, training: Training) -> None:
         if training.plan.capture:
-            self._block(Moment.RESTORED, training.step, "state", self._state(training))
+            self._block(Moment.RESTORED, training.step, "state", self._read(state_items(training)))
 
     def on_step_begin(self, training: Training) -> None:
         self._started = time.time_ns()
-        self._rows.clear()
+        self._readings.clear()
+        self._staging.drop()
 
     def on_batch(self, training: Training, micro_batch: int, batch: dict[str, torch.Tensor]) -> None:
         if self._full(training):
-            self._rows += [self._row(Site(Phase.DATA, Kind.BATCH, name), tensor) for name, tensor in batch.items()]
+            self._readings += self._read((Site(Phase.DATA, Kind.BATCH, name), tensor) for name, tensor in batch.items())
 
     def on_gradients(self, training: Training) -> None:
         if self._full(training):
-            self._rows += [self._row(site, gradient) for site, gradient in gradient_items(training)]
+            self._readings += self._read(gradient_items(training))
 
     def on_step_end(self, training: Training, metrics: dict[str, float | torch.Tensor]) -> None:
         if not training.plan.capture:
             return
         rung = training.plan.rung_at(training.coordinates.rank, training.step)
-        state = self._state(training) if rung == "state" else []
-        rows = self._rows + state + [self._metric(name, value) for name, value in metrics.items()]
-        rows.sort(key=lambda row: _ORDER[row[0].phase])
-        self._block(Moment.STEP, training.step, rung, rows)
-        self._note_health(training, metrics)
+        state = self._read(state_items(training)) if rung == "state" else []
+        scalars = self._read((_metric_site(name), value) for name, value in metrics.items())
+        readings = sorted(self._readings + state + scalars, key=lambda reading: _ORDER[reading[0].phase])
+        rows = self._block(Moment.STEP, training.step, rung, readings)
+        self._note_health(training, {**metrics, **_exact_metrics(rows)})
 
     def on_save(self, training: Training) -> None:
         if training.plan.capture:
-            self._block(Moment.SAVED, training.step, "state", self._state(training))
+            self._block(Moment.SAVED, training.step, "state", self._read(state_items(training)))
 
     def on_final(self, training: Training) -> None:
-        self._block(Moment.FINAL, training.step, "state", self._state(training))
+        self._block(Moment.FINAL, training.step, "state", self._read(state_items(training)))
 
     def _full(self, training: Training) -> bool:
         plan = training.plan
         return plan.capture and plan.rung_at(training.coordinates.rank, training.step) == "state"
 
-    def _state(self, training: Training) -> list[Row]:
-        return [self._row(site, value) for site, value in state_items(training)]
+    def _read(self, items: Iterable[Item]) -> list[Reading]:
+        """Stages all that lies on a device, in one go, and digests the rest at once."""
+        listed = list(items)
+        staged = iter(self._staging.take([value for _, value in listed if self._is_remote(value)]))
+        return [
+            (site, _form(value), next(staged), _flag(value)) if self._is_remote(value) else self._row(site, value)
+            for site, value in listed
+        ]
 
-    def _metric(self, name: str, value: float | torch.Tensor) -> Row:
-        phase = _STATE_METRICS.get(name, Phase.UPDATE if name in UPDATE_METRICS else Phase.FORWARD)
-        return self._row(Site(phase, Kind.METRIC, name), value)
+    def _is_remote(self, value: Value) -> TypeGuard[torch.Tensor]:
+        return isinstance(value, torch.Tensor) and not value.is_cpu and not self._is_skipped(value)
+
+    def _is_skipped(self, tensor: torch.Tensor) -> bool:
+        return self._limit is not None and tensor.nbytes > self._limit
 
     def _row(self, site: Site, value: Value) -> Row:
         if not isinstance(value, torch.Tensor):
             return plain_row(site, value)
-        form = Form(str(value.dtype).removeprefix("torch."), tuple(value.shape))
-        if self._limit is not None and value.nbytes > self._limit:
-            return site, form, (0, 0), Flag.SKIPPED
-        if value.numel() == 1 and value.is_floating_point() and value.element_size() >= 2:
-            return site, form, (_bits(float(value)), digest(value)[0]), Flag.VALUE
-        return site, form, digest(value), Flag.NONE
+        if self._is_skipped(value):
+            return site, _form(value), (0, 0), Flag.SKIPPED
+        if _flag(value) is Flag.VALUE:
+            return site, _form(value), (_bits(float(value)), digest(value)[0]), Flag.VALUE
+        return site, _form(value), digest(value), Flag.NONE
 
-    def _block(self, moment: Moment, step: int, rung: str, rows: Iterable[Row]) -> None:
+    def _block(self, moment: Moment, step: int, rung: str, readings: Iterable[Reading]) -> list[Row]:
+        """Writes a block; waits once for all that was staged since the last one."""
         started = self._started if moment is Moment.STEP else time.time_ns()
+        fetched = self._staging.fetch()
+        rows = [_arrived(reading, fetched) for reading in readings]
         recorder = self.recorder
         recorder.begin(moment, step, rung)
         for site, form, output, flags in rows:
             recorder.record(recorder.site(site), recorder.form(form), output, flags)
         recorder.end(started, time.time_ns())
+        return rows
 
     def _note_health(self, training: Training, metrics: dict[str, float | torch.Tensor]) -> None:
         for name, value in metrics.items():
@@ -127,6 +145,39 @@ class Capture(Watcher):
 
 
 _ORDER = {phase: number for number, phase in enumerate(Phase)}
+
+
+def _metric_site(name: str) -> Site:
+    phase = _STATE_METRICS.get(name, Phase.UPDATE if name in UPDATE_METRICS else Phase.FORWARD)
+    return Site(phase, Kind.METRIC, name)
+
+
+def _form(tensor: torch.Tensor) -> Form:
+    return Form(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+
+
+def _flag(tensor: torch.Tensor) -> Flag:
+    """Of one floating-point number the record holds the value itself; below 2 bytes torch cannot convert every type."""
+    exact = tensor.numel() == 1 and tensor.is_floating_point() and tensor.element_size() >= 2
+    return Flag.VALUE if exact else Flag.NONE
+
+
+def _arrived(reading: Reading, fetched: Fetched) -> Row:
+    site, form, output, flags = reading
+    if not isinstance(output, Staged):
+        return site, form, output, flags
+    if flags is Flag.VALUE:
+        return site, form, (_bits(float(fetched.tensor(output))), fetched.digest(output)[0]), flags
+    return site, form, fetched.digest(output), flags
+
+
+def _exact_metrics(rows: Iterable[Row]) -> dict[str, float]:
+    """Those whose record holds the value: where they lay on a device, they are here now."""
+    return {
+        site.name: _value(output[0])
+        for site, _, output, flags in rows
+        if site.kind is Kind.METRIC and flags is Flag.VALUE
+    }
 
 
 def plain_row(site: Site, value: bool | int | float | bytes) -> Row:
@@ -145,3 +196,7 @@ def plain_row(site: Site, value: bool | int | float | bytes) -> Row:
 
 def _bits(value: float) -> int:
     return int(struct.unpack("<Q", struct.pack("<d", value))[0])
+
+
+def _value(bits: int) -> float:
+    return float(struct.unpack("<d", struct.pack("<Q", bits))[0])

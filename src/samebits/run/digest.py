@@ -59,7 +59,7 @@ def digest(tensor: torch.Tensor) -> tuple[int, int]:
     Tensors with the same bytes in row-major order agree, whatever their strides, dtype or device.
     Raises TypeError for subclasses and for meta, quantized, nested and sparse tensors, ValueError for freed storage.
     """
-    plain = _plain(tensor)
+    plain = detached(tensor)
     if not plain.is_cpu:
         return torch_digest(plain)
     a = b = chunk = 0
@@ -87,16 +87,21 @@ def torch_digest(tensor: torch.Tensor) -> tuple[int, int]:
 
 def torch_sums(tensor: torch.Tensor) -> torch.Tensor:
     """The sums (A, B) as int64[2] on the tensor's device, not waited for; `finish` makes the digest of them."""
-    plain = _plain(tensor)
+    plain = detached(tensor)
     misaligned = (plain.data_ptr() | int(plain.storage_offset()) * plain.element_size()) % 8
     sums = torch.zeros(2, dtype=torch.int64, device=plain.device)
     chunk = 0
-    for piece in _staged(plain) if misaligned else _pieces(plain):
+    for piece in copies(plain) if misaligned else _pieces(plain):
         data = piece.as_strided((piece.numel(),), (1,)).view(torch.uint8)
         for start in range(0, data.numel(), _PIECE):
             sums += _torch_part(data[start : start + _PIECE], chunk + start // CHUNK_BYTES)
         chunk += data.numel() // CHUNK_BYTES
     return sums
+
+
+def only_word(a: int) -> int:
+    """The word of a tensor of at most 8 bytes, from its sum A: odd weights have inverses modulo 2^64."""
+    return a * _FIRST_INVERSE & _MASK
 
 
 def finish(a: int, b: int, nbytes: int) -> tuple[int, int]:
@@ -125,6 +130,7 @@ def weights(seed: int, first: int, count: int) -> Words:
 
 
 _KA, _KB = (weights(seed, 0, CHUNK_WORDS) for seed in K_SEEDS)
+_FIRST_INVERSE = pow(int(weights(R_SEEDS[0], 0, 1)[0]) * int(_KA[0]), -1, 2**64)
 
 
 @functools.lru_cache(maxsize=8)
@@ -170,10 +176,10 @@ def _tail(data: Bytes) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _device_weights(seeds: tuple[int, int], first: int, count: int, device: torch.device) -> torch.Tensor:
+def device_weights(seeds: tuple[int, int], first: int, count: int, device: torch.device) -> torch.Tensor:
     """The weights of two streams as int64[2, count] on a device."""
     pair = np.stack([weights(seed, first, count) for seed in seeds])
-    return torch.from_numpy(pair.view(np.int64)).to(device)
+    return torch.from_numpy(pair.view(np.int64)).to(device, non_blocking=True)
 
 
 def _torch_part(data: torch.Tensor, first: int) -> torch.Tensor:
@@ -191,15 +197,15 @@ def _torch_rows(rows: torch.Tensor, first: int) -> torch.Tensor:
     """The sums int64[2] of uint8[chunks, bytes]; torch's int64 product and sum wrap modulo 2^64."""
     chunks, nbytes = rows.shape
     block, row = divmod(first, _BLOCK)
-    ka, kb = _device_weights(K_SEEDS, 0, CHUNK_WORDS, rows.device)[:, : nbytes // 8]
-    chunk_weights = _device_weights(R_SEEDS, block * _BLOCK, _BLOCK, rows.device)[:, row : row + chunks]
+    ka, kb = device_weights(K_SEEDS, 0, CHUNK_WORDS, rows.device)[:, : nbytes // 8]
+    chunk_weights = device_weights(R_SEEDS, block * _BLOCK, _BLOCK, rows.device)[:, row : row + chunks]
     reversed_rows = rows.view(chunks, nbytes // 8, 8).flip(-1).view(chunks, nbytes)
     a = (rows.view(torch.int64) * ka).sum(1)
     b = (reversed_rows.view(torch.int64) * kb).sum(1)
     return (torch.stack((a, b)) * chunk_weights).sum(1)
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
+def detached(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without its autograd history; TypeError or ValueError where its bytes cannot be taken."""
     if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
         raise TypeError(
@@ -216,15 +222,20 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return plain
 
 
+def is_flat(plain: torch.Tensor) -> bool:
+    """Whether its bytes lie in memory as they are digested."""
+    return plain.is_contiguous() and not plain.is_conj() and not plain.is_neg()
+
+
 def _pieces(plain: torch.Tensor) -> Iterator[torch.Tensor]:
     """Contiguous integer tensors that hold the bytes in order: the tensor itself, or copies where it is a view."""
-    if plain.is_contiguous() and not plain.is_conj() and not plain.is_neg():
+    if is_flat(plain):
         yield _integers(plain)
     else:
-        yield from _staged(plain)
+        yield from copies(plain)
 
 
-def _staged(plain: torch.Tensor) -> Iterator[torch.Tensor]:
+def copies(plain: torch.Tensor) -> Iterator[torch.Tensor]:
     """Copies of _PIECE bytes each, in one buffer: a piece is overwritten once the next one is asked for."""
     width = min(plain.element_size(), 8)
     ready, fill = _PIECE // width, 0
