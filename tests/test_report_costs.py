@@ -124,8 +124,10 @@ def test_a_rank_is_a_gpu_only_where_the_device_kept_the_time(text: str) -> None:
 
 def test_a_cost_that_may_be_none_is_said_to_be_so() -> None:
     text = page(judgement_costs.free())
-    assert (
-        "less than 0.1 rank-days either way if the estimate holds; no cost at all is within what was measured" in text
+    assert re.search(
+        r"less than 0\.1 rank-days either way 95 % interval [−\d.]+ to [\d.]+ rank-days if the estimate holds; "
+        "no cost at all is within what was measured",
+        text,
     )
 
 
@@ -198,11 +200,3 @@ def test_every_picture_is_told_in_words_and_stands_beside_its_numbers(source: st
 
 def test_a_page_with_every_experiment_stays_small(source: str) -> None:
     assert len(source.encode()) < 500_000
-
-
-@pytest.mark.parametrize(
-    "recipe_text", ["", "name: smoke\n", "[]", '{"overhead": null}', '{"overhead": {"limit_percent": "x"}}']
-)
-def test_a_recipe_that_states_no_limit_gives_none(cheap: Judgement, recipe_text: str) -> None:
-    assert costs.limit(dataclasses.replace(cheap, recipe_text=recipe_text)) is None
-    assert costs.limit(cheap) == 5

@@ -91,25 +91,28 @@ class Checks:
 @dataclass(frozen=True, kw_only=True)
 class Findings:
     """What runs that are evidence say. cautions: what to bear in mind. gpu_days: a hundred days' worth of the first
-    effect at this number of ranks."""
+    effect at this number of ranks; gpu_days_interval: of its interval."""
 
     effects: tuple[Effect, ...]
     settings: tuple[SettingTimes, ...]
     checks: Checks
     cautions: tuple[str, ...]
     gpu_days: float
+    gpu_days_interval: tuple[float, float] | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
     """One experiment. problems, deviations, failures: why it is no evidence, why its runs are not comparable, and what
-    they do that they must not; without any there are findings. ranks: of one run. clock: what was timed by. file: raw
+    they do that they must not; without any there are findings. limit_percent: of the gate; None of other experiments.
+    ranks: of one run. clock: what was timed by. file: raw
     step times, Parquet."""
 
     experiment: Experiment
     blocks: int
     steps: int
     warm_up: int
+    limit_percent: float | None
     ranks: int
     nodes: str
     job: str

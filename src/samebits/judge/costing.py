@@ -96,6 +96,7 @@ def measure(runs: Runs) -> Cost:
         blocks=timing_of(runs.plans[0]).blocks,
         steps=runs.plans[0].last_step - timing_of(runs.plans[0]).warm_up,
         warm_up=timing_of(runs.plans[0]).warm_up,
+        limit_percent=_limit(runs),
         ranks=runs.recipe.parallel.world,
         nodes=nodes_text(lead) if lead else "",
         job=jobs_text(lead) if lead else "",
@@ -107,6 +108,12 @@ def measure(runs: Runs) -> Cost:
         file=str(runs.folder / STEP_TIMES),
         findings=found,
     )
+
+
+def _limit(runs: Runs) -> float | None:
+    """A planted slowdown is held to none."""
+    wanted, planted = runs.recipe.overhead, any(timing_of(plan).slowdown_percent for plan in runs.plans)
+    return wanted.limit_percent if wanted and runs.experiment == "overhead" and not planted else None
 
 
 def _times(runs: Sequence[Run]) -> list[TimedRun]:
@@ -171,13 +178,12 @@ def _between(first: Run, other: Run) -> Iterator[Deviation]:
 def _elsewhere(ours: Manifest, theirs: Manifest) -> Iterator[Deviation]:
     """Time is compared on the same nodes and within one allocation."""
     for name, pin in (("node", "placement.node"), ("job", "placement.job")):
-        pairs = {
-            (getattr(first.pins, name), getattr(second.pins, name)): first.rank
-            for first, second in zip(ours.ranks, theirs.ranks, strict=True)
-        }
-        for (there, here), rank in pairs.items():
-            if there != here:
-                yield Deviation(pin, there or ABSENT, here or ABSENT, (rank,))
+        moved: dict[tuple[str, str], list[int]] = {}
+        for first, second in zip(ours.ranks, theirs.ranks, strict=True):
+            if (there := getattr(first.pins, name)) != (here := getattr(second.pins, name)):
+                moved.setdefault((there or ABSENT, here or ABSENT), []).append(first.rank)
+        for places, ranks in moved.items():
+            yield Deviation(pin, *places, ranks=tuple(ranks))
 
 
 def _measured(first: Plan, other: Plan) -> set[str]:

@@ -17,6 +17,7 @@ from samebits.artifact.clock import TRAINING, Phase
 from samebits.artifact.manifest import Manifest
 from samebits.judge import overhead
 from samebits.judge.cost import Checks, Effect, Findings, PhaseCost, SettingTimes
+from samebits.judge.digits import estimate, percent
 from samebits.judge.timing import RunClocks
 from samebits.overhead import Experiment, Timing
 from samebits.sections import Recipe
@@ -46,8 +47,18 @@ def findings(recipe: Recipe, experiment: Experiment, runs: Sequence[TimedRun]) -
         settings=settings,
         checks=checks,
         cautions=(*_cautions(checks, found), *_without_effect(experiment, found, settings)),
-        gpu_days=found[0].median.percent / 100 * DAYS * recipe.parallel.world,
+        gpu_days=_days(recipe, found[0].median.percent),
+        gpu_days_interval=_days_interval(recipe, found[0]),
     )
+
+
+def _days(recipe: Recipe, share: float) -> float:
+    return share / 100 * DAYS * recipe.parallel.world
+
+
+def _days_interval(recipe: Recipe, effect: Effect) -> tuple[float, float] | None:
+    interval = effect.median.interval
+    return None if interval is None else (_days(recipe, interval.low), _days(recipe, interval.high))
 
 
 def _effect(experiment: Experiment, pair: tuple[str, str], runs: Sequence[TimedRun]) -> Effect:
@@ -178,8 +189,8 @@ def _cautions(checks: Checks, effects: Sequence[Effect]) -> Iterator[str]:
     for effect in effects:
         if _disagree(effect):
             yield (
-                f"{effect.candidate} against {effect.reference}: the mean ratio ({effect.mean.percent:+.2f} %) lies "
-                f"outside the median's interval ({effect.median.percent:+.2f} %): a few slow steps weigh in"
+                f"{effect.candidate} against {effect.reference}: by the runs' mean step times it is "
+                f"{estimate(effect.mean)}, which the median's {percent(effect.median)} is not in: slow steps weigh in"
             )
 
 
@@ -199,5 +210,5 @@ def _without_effect(
 
 
 def _disagree(effect: Effect) -> bool:
-    interval = effect.median.interval
-    return interval is not None and not interval.low <= effect.mean.percent <= interval.high
+    interval = effect.mean.interval
+    return interval is not None and not interval.low <= effect.median.percent <= interval.high

@@ -5,8 +5,9 @@ from __future__ import annotations
 from samebits.artifact.ranks import ranks_text
 from samebits.judge import overhead
 from samebits.judge.cost import Cost
+from samebits.judge.digits import estimate
 from samebits.judge.judgement import GateResult
-from samebits.judge.overhead import BLOCKS_NEEDED, LEVEL, Estimate
+from samebits.judge.overhead import BLOCKS_NEEDED, Estimate
 from samebits.judge.verdicts import Verdict
 from samebits.overhead import Overhead
 
@@ -35,28 +36,20 @@ def _judged(cost: Cost, wanted: Overhead) -> tuple[Verdict, str]:
     return verdict, _SAID[verdict](found, wanted)
 
 
-def cost_text(found: Estimate) -> str:
-    """`3.12 % (95 % interval 2.80 to 3.44 %)`."""
-    if found.interval is None:
-        return f"{found.percent:.2f} % (no interval: {_why_none(found)})"
-    low, high = found.interval.low, found.interval.high
-    return f"{found.percent:.2f} % ({LEVEL:.0%} interval {low:.2f} to {high:.2f} %)".replace("95%", "95 %")
-
-
-def _why_none(found: Estimate) -> str:
-    return "one block has none" if found.blocks < 2 else "the blocks agree more closely than clocks can"
+def _said(found: Estimate, wanted: Overhead) -> str:
+    return f"determinism costs {estimate(found, wanted.limit_percent)} of a step"
 
 
 def _pass(found: Estimate, wanted: Overhead) -> str:
-    return f"determinism costs {cost_text(found)} of a step, at most the allowed {wanted.limit_percent:g} %"
+    return f"{_said(found, wanted)}, at most the allowed {wanted.limit_percent:g} %"
 
 
 def _fail(found: Estimate, wanted: Overhead) -> str:
-    return f"determinism costs {cost_text(found)} of a step, more than the allowed {wanted.limit_percent:g} %"
+    return f"{_said(found, wanted)}, more than the allowed {wanted.limit_percent:g} %"
 
 
 def _inconclusive(found: Estimate, wanted: Overhead) -> str:
-    said = f"determinism costs {cost_text(found)} of a step"
+    said = _said(found, wanted)
     if found.blocks < BLOCKS_NEEDED or found.interval is None:
         return (
             f"{said}; {found.blocks} block{'s' * (found.blocks > 1)} decide nothing, at least {BLOCKS_NEEDED} are "

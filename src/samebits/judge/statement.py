@@ -41,7 +41,7 @@ _QUESTIONS = {"repeatability": "a repeated run", "resume": "a resumed run", "obs
 def headline(recipe: Recipe, verdict: Verdict, gates: Sequence[GateResult]) -> str:
     """One sentence."""
     if verdict == "pass":
-        return f"{recipe.name} passes: {listed(list(_proven(gates)), 'and')}."
+        return f"{recipe.name} passes: {'; '.join(_proven(gates))}."
     first = next((gate for gate in gates if gate.verdict == verdict), None)
     if first is None:
         return f"{recipe.name} is inconclusive: it has no gate."
@@ -52,8 +52,8 @@ def headline(recipe: Recipe, verdict: Verdict, gates: Sequence[GateResult]) -> s
 def _proven(gates: Sequence[GateResult]) -> Iterator[str]:
     asked = [_QUESTIONS[gate.gate] for gate in gates if gate.gate in _QUESTIONS]
     if asked:
-        yield f"{listed(asked, 'and')} gave the reference's bits{_apart_from(gates)}"
-        yield "every planted fault was found at its place"
+        bits = f"{listed(asked, 'and')} gave the reference's bits{_apart_from(gates)}"
+        yield f"{bits}, and every planted fault was found at its place"
     for gate in gates:
         if gate.gate == "overhead":
             yield gate.explanation

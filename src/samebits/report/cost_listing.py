@@ -45,8 +45,9 @@ def _findings(cost: Cost, found: Findings) -> Iterator[RenderableType]:
         yield _text(costs.zero_text(found.effects[0]))
     if cost.experiment == "overhead":
         where = words.counted(cost.ranks, figures.unit(cost))
+        ends = figures.days_interval(cost, found.gpu_days_interval) or "no interval"
         yield Text()
-        yield _text(f"in 100 days of training on {where}: {figures.days(cost, found.gpu_days)}")
+        yield _text(f"in 100 days of training on {where}: {figures.days(cost, found.gpu_days)} ({ends})")
 
 
 def _effects(found: Findings) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -76,20 +75,11 @@ def evidence(judgement: Judgement) -> list[Evidence]:
         Evidence(
             cost=cost,
             key=f"cost-{index}",
-            limit=limit(judgement) if cost.experiment == "overhead" else None,
+            limit=cost.limit_percent,
             gate=gate if cost.experiment == "overhead" else None,
         )
         for index, cost in enumerate(judgement.costs)
     ]
-
-
-def limit(judgement: Judgement) -> float | None:
-    """Percent, as the recipe in force says; None where it says nothing."""
-    try:
-        found = json.loads(judgement.recipe_text)["overhead"]["limit_percent"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return float(found) if isinstance(found, int | float) else None
 
 
 def label(effect: Effect) -> str:
