@@ -81,7 +81,10 @@ TYPES: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": {"distributed": "yes"}}, "is 'yes', must be true or false; write true or false, without quotes"),
     ({"precision": "bf61"}, "precision is 'bf61', must be 'fp32' or 'bf16'; did you mean 'bf16'?"),
     ({"gates": "resume"}, "gates is 'resume', must be a list; write ['resume']"),
-    ({"gates": ["resum"]}, "gates[0] is 'resum', must be 'repeatability', 'resume', 'control', 'observer' or 'overhead'; did you"),
+    (
+        {"gates": ["resum"]},
+        "gates[0] is 'resum', must be 'repeatability', 'resume', 'control', 'observer' or 'overhead'; did you",
+    ),
     ({"capture": {"windows": [[1, 2, 3]]}}, "capture.windows[0] is [1, 2, 3], must be a list of 2 whole numbers"),
     ({"capture": {"windows": [[1]]}}, "capture.windows[0] is [1], must be a list of 2 whole numbers"),
     ({"capture": {"windows": [[1, "a"]]}}, "capture.windows[0][1] is 'a', must be a whole number; give a whole number"),

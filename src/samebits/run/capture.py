@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 
 import torch
 
+from samebits.artifact import clock
 from samebits.artifact.header import Header
 from samebits.artifact.site import Flag, Form, Kind, Moment, Phase, Site
 from samebits.run.digest import DIGEST_ID, digest, digest_bytes
@@ -42,6 +43,8 @@ class Capture(Watcher):
 
     path: of the fingerprint file, made at `on_start`. observe: pins of this rank, called once, then.
     """
+
+    phase = clock.Phase.CAPTURE
 
     def __init__(self, path: Path, launch: str, observe: Callable[[Training], Any]) -> None:
         self._path = path
@@ -82,6 +85,7 @@ class Capture(Watcher):
 
     def on_step_end(self, training: Training, metrics: dict[str, float | torch.Tensor]) -> None:
         if not training.plan.capture:
+            self._note_health(training, metrics)
             return
         rung = training.plan.rung_at(training.coordinates.rank, training.step)
         state = self._read(state_items(training)) if rung == "state" else []
