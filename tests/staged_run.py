@@ -37,6 +37,7 @@ class Model:
             **{"step": self.count, "beta": 0.9, "name": b"adam", "number": 7, "huge": 2**60},
             **{"weight": self.weight, "transposed": self.weight.t(), "half": self.half, "codes": self.codes},
             **{"one": self.half[:1], "double": self.count.double().reshape(1, 1), "flag": torch.tensor(True)},
+            **{"id": torch.tensor(5), "limit": torch.tensor(float("inf"))},
             **{"pair": torch.view_as_complex(self.weight.detach()[:4, :2].contiguous()).conj(), "none": self.half[:0]},
         }
         for name, value in values.items():
