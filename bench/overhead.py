@@ -26,7 +26,7 @@ import yaml
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
 RECIPE = ROOT / "recipes" / "overhead.yaml"
-SHORT = {"blocks": 4, "steps": 60, "warm_up": 10}
+SHORT = {"blocks": 4, "steps": 20, "warm_up": 4}
 REPETITIONS = 6
 SLOWDOWNS = (2.0, 5.0)
 MUST_CONTAIN = 5
