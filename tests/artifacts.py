@@ -58,12 +58,13 @@ def write_artifact(
     launch: str | None = None,
     clocks: Callable[[int], Clocks] | None = None,
     sealed: bool = True,
+    epoch: int = 0,
     **arm: Any,
 ) -> Artifact:
     """Writes plan, outcome and the fingerprint files of all ranks; collects nothing.
 
     arm: see `make_plan`. clocks: of each rank. notes: each goes to the rank that it names. launch: one id, else made
-    from the arm.
+    from the arm. epoch: second at which it began.
     """
     artifact = Artifact(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -80,7 +81,8 @@ def write_artifact(
             pins=(pins or make_pins)(rank),
         )
         recorder = Recorder(artifact.fingerprint(rank), header)
-        record_rank(recorder, plan, rank, changes, [note for note in notes if note["rank"] == rank])
+        own = [note for note in notes if note["rank"] == rank]
+        record_rank(recorder, plan, rank, changes, own, epoch=epoch)
         if clocks is not None:
             recorder.time(clocks(rank))
         if sealed:
@@ -148,7 +150,15 @@ def make_pins(rank: int = 0, **groups: dict[str, str]) -> Pins:
     return Pins(**{group: {**usual.get(group, {}), **groups.get(group, {})} for group in usual.keys() | groups.keys()})
 
 
-def record_rank(recorder: Recorder, plan: Plan, rank: int, changes: list[Change], notes: list[dict[str, Any]]) -> None:
+def record_rank(
+    recorder: Recorder,
+    plan: Plan,
+    rank: int,
+    changes: list[Change],
+    notes: list[dict[str, Any]],
+    *,
+    epoch: int = 0,
+) -> None:
     """All blocks of one rank; each note follows the block of its step, where there is one."""
     blocks = [(moment.name.lower(), step) for moment, step in expected_blocks(plan)]
     for note in notes:
@@ -159,19 +169,19 @@ def record_rank(recorder: Recorder, plan: Plan, rank: int, changes: list[Change]
         entries = list(block_entries(at))
         for change in changes:
             entries = change(at, entries)
-        write_block(recorder, at, entries)
+        write_block(recorder, at, entries, epoch)
         for note in [
             note for note in notes if note["step"] == step and note.get("moment", "step") == moment.name.lower()
         ]:
             recorder.note(note)
 
 
-def write_block(recorder: Recorder, at: At, entries: list[Entry]) -> bytes:
-    """Times: step s runs from second s to s + 0.5."""
+def write_block(recorder: Recorder, at: At, entries: list[Entry], epoch: int = 0) -> bytes:
+    """Times: step s runs from second s to s + 0.5, after `epoch`."""
     recorder.begin(at.moment, at.step, at.rung)
     for entry in entries:
         recorder.record(recorder.site(entry.site), recorder.form(entry.form), entry.output, entry.flags, entry.source)
-    return recorder.end(at.step * 10**9, at.step * 10**9 + 5 * 10**8)
+    return recorder.end((epoch + at.step) * 10**9, (epoch + at.step) * 10**9 + 5 * 10**8)
 
 
 def block_entries(at: At) -> Iterator[Entry]:

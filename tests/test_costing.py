@@ -145,6 +145,26 @@ def test_steps_beside_a_checkpoint_are_left_out_and_counted(tmp_path: Path) -> N
     assert (cost.runs[1].steps, cost.runs[1].mean) == (10, pytest.approx(0.1))
 
 
+@pytest.mark.parametrize("launch", ["another-3", f"{timed.LAUNCH}-3.1"])
+def test_a_run_of_another_start_is_not_comparable(tmp_path: Path, launch: str) -> None:
+    """Of another day, or from before the scheduler started the job again."""
+    recipe = timed.recipe()
+    cost = timed.measured(timed.write(tmp_path, recipe, change=only("baseline-4", launch=launch)), recipe)
+    assert judged(cost, recipe)[0] == "invalid"
+    assert [row.pin for row in cost.deviations] == ["baseline-4: launch"]
+
+
+def test_runs_that_were_not_made_in_their_order_are_no_evidence(tmp_path: Path) -> None:
+    """A B B A only cancels a drift where it was A B B A."""
+    recipe = timed.recipe()
+    cost = timed.measured(timed.write(tmp_path, recipe, change=only("deterministic-1", epoch=99_000)), recipe)
+    assert cost.findings is None
+    assert judged(cost, recipe) == (
+        "inconclusive",
+        "deterministic-2: ended before deterministic-1, which it must follow; run the experiment again",
+    )
+
+
 def test_a_missing_run_leaves_no_figure(tmp_path: Path) -> None:
     recipe = timed.recipe()
     results = timed.write(tmp_path, recipe, cost=3.0)
@@ -162,7 +182,7 @@ def test_an_instrumented_run_is_no_evidence_of_time(tmp_path: Path) -> None:
     plan = experiments.plans(recipe, "overhead")[2]
     folder = experiments.folder(results, recipe.name, "overhead") / plan.arm
     shutil.rmtree(folder)
-    timed.write_run(folder, dataclasses.replace(plan, capture=True), 0.1)
+    timed.write_run(folder, dataclasses.replace(plan, capture=True), 0.1, epoch=2000)
     step_times.collect_runs(step_times.run_folders(folder.parent))
     cost = timed.measured(results, recipe)
 
@@ -179,7 +199,7 @@ def test_a_run_that_recorded_steps_though_its_plan_forbids_it_is_refused(tmp_pat
     plan = experiments.plans(recipe, "overhead")[2]
     artifact = timed.write_run(folder, plan, 0.1)
     for rank in range(2):
-        artifacts.rewrite(artifact, rank, dataclasses.replace(plan, capture=True), launch=timed.LAUNCH)
+        artifacts.rewrite(artifact, rank, dataclasses.replace(plan, capture=True), launch=f"{timed.LAUNCH}-{plan.arm}")
     with pytest.raises(ArtifactError, match="which the plan does not have"):
         step_times.collect_runs(step_times.run_folders(folder.parent))
 

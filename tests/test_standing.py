@@ -10,10 +10,13 @@ import pytest
 
 import builders
 import evidence
+import timed
 from samebits.artifact.folder import ArtifactError
+from samebits.judge.collect import collect
 from samebits.judge.judgement import Judgement
 from samebits.judge.standing import check_standing
 from samebits.judge.verdict import judge
+from samebits.plan import Plan
 
 
 @pytest.fixture
@@ -62,3 +65,20 @@ def test_an_arm_that_its_launcher_disowns_after_collect_is_no_evidence(
     _, folder = judged
     (folder / "arms" / "twin-1" / "outcome.json").write_text(outcome)
     assert judge(builders.recipe(gates=["repeatability"]), folder.parent).gates[0].verdict == "inconclusive"
+
+
+def test_a_report_of_runs_that_were_made_again_is_stale(tmp_path: Path) -> None:
+    recipe = timed.recipe()
+    judgement = judge(recipe, timed.write(tmp_path, recipe, cost=3.0))
+    folder = tmp_path / recipe.name
+    check_standing(judgement, folder)
+    run = folder / "overhead" / "deterministic-2"
+    plan = Plan.from_json((run / "plan.json").read_text())
+    shutil.rmtree(run)
+    timed.write_run(run, plan, 0.1, launch="another-3")
+    collect(run)
+    with pytest.raises(ArtifactError, match="is of start another, the report was made of start"):
+        check_standing(judgement, folder)
+    shutil.rmtree(run)
+    with pytest.raises(ArtifactError, match="deterministic-2"):
+        check_standing(judgement, folder)

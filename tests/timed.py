@@ -55,12 +55,12 @@ def write(
     draw = np.random.default_rng(seed)
     home = experiments.folder(folder, wanted.name, experiment)
     first = experiments.settings(wanted, experiment)[0]
-    for plan in experiments.plans(wanted, experiment, slowdown):
+    for number, plan in enumerate(experiments.plans(wanted, experiment, slowdown)):
         scale = float(np.exp(draw.normal(0, noise / 100)))
         if plan.timing and plan.timing.setting != first:
             scale *= 1 + cost / 100
         if (changes := change(plan)) is not None:
-            write_run(home / plan.arm, plan, STEP * scale, **changes)
+            write_run(home / plan.arm, plan, STEP * scale, **{"epoch": 1000 * number, **changes})
     step_times.collect_runs(step_times.run_folders(home))
     return folder
 
@@ -70,7 +70,7 @@ def write_run(folder: Path, plan: Plan, seconds: float, **changes: Any) -> Artif
     usual: dict[str, Any] = {
         "pins": lambda rank: pins(plan, rank),
         "clocks": lambda rank: clocks(plan, seconds if rank == plan.world - 1 else seconds * 0.9),
-        "launch": LAUNCH,
+        "launch": f"{LAUNCH}-{plan.arm}",
     }
     return artifacts.write_artifact(folder, plan=plan, **{**usual, **changes})
 

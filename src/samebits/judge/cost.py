@@ -105,7 +105,7 @@ class Findings:
 class Cost:
     """One experiment. problems, deviations, failures: why it is no evidence, why its runs are not comparable, and what
     they do that they must not; without any there are findings. limit_percent: of the gate; None of other experiments.
-    ranks: of one run. clock: what was timed by. file: raw
+    ranks: of one run. start: of the job, its launch id. clock: what was timed by. file: raw
     step times, Parquet."""
 
     experiment: Experiment
@@ -116,6 +116,7 @@ class Cost:
     ranks: int
     nodes: str
     job: str
+    start: str
     clock: str
     problems: tuple[str, ...]
     deviations: tuple[Deviation, ...]

@@ -17,7 +17,8 @@ from samebits.judge.arm import Arm, load
 from samebits.judge.cost import Cost, RunTimes
 from samebits.judge.effects import TimedRun
 from samebits.judge.nodes import jobs_text, nodes_text
-from samebits.judge.timing import RunClocks, TimingError, instruments, run_clocks, timing_of
+from samebits.judge.records import opened
+from samebits.judge.timing import RunClocks, TimingError, instruments, run_clocks, start_of, timing_of
 from samebits.overhead import Experiment
 from samebits.pins import ABSENT, Deviation
 from samebits.plan import Plan
@@ -79,7 +80,7 @@ class Runs:
 
 def measure(runs: Runs) -> Cost:
     """Never raises for missing or damaged runs: they are problems, and no effect is stated."""
-    problems = [run.problem for run in runs.all if run.problem]
+    problems = [run.problem for run in runs.all if run.problem] or list(_disordered(runs.all))
     whole = [run for run in runs.all if run.manifest is not None]
     deviations = _deviations(runs, whole)
     # Runs that are not comparable may end in different states for that reason.
@@ -100,6 +101,7 @@ def measure(runs: Runs) -> Cost:
         ranks=runs.recipe.parallel.world,
         nodes=nodes_text(lead) if lead else "",
         job=jobs_text(lead) if lead else "",
+        start=start_of(lead) if lead else "",
         clock=lead.ranks[0].pins.runtime.get("clock", "unknown") if lead else "unknown",
         problems=tuple(dict.fromkeys(problems)),
         deviations=tuple(deviations),
@@ -108,6 +110,19 @@ def measure(runs: Runs) -> Cost:
         file=str(runs.folder / STEP_TIMES),
         findings=found,
     )
+
+
+def _disordered(runs: Sequence[Run]) -> Iterator[str]:
+    """Drift cancels in the order that was planned; whether it was kept is told by when each run ended."""
+    ends = [_ended(run) for run in runs]
+    for before, after, end, following in zip(runs, runs[1:], ends, ends[1:], strict=False):
+        if following < end:
+            yield f"{after.plan.arm}: ended before {before.plan.arm}, which it must follow; run the experiment again"
+
+
+def _ended(run: Run) -> int:
+    """Of rank 0, nanoseconds since the epoch."""
+    return opened(run.arm.certified, 0).blocks[-1].started if run.arm.certified else 0
 
 
 def _limit(runs: Runs) -> float | None:
@@ -145,7 +160,7 @@ def _deviations(runs: Runs, whole: Sequence[Run]) -> list[Deviation]:
         for row in _of_run(runs.recipe, run):
             found.setdefault((f"{run.plan.arm}: {row.pin}", row.reference, row.candidate), set()).update(row.ranks)
     for run in whole[1:]:
-        for row in _between(whole[0], run):
+        for row in (*_between(whole[0], run), *_of_another_start(whole[0], run)):
             found.setdefault((row.pin, row.reference, row.candidate), set()).update(row.ranks)
     return [Deviation(*key, ranks=tuple(sorted(ranks))) for key, ranks in found.items()]
 
@@ -173,6 +188,12 @@ def _between(first: Run, other: Run) -> Iterator[Deviation]:
         if row.pin not in measured and not loaded:
             yield row
     yield from _elsewhere(ours, theirs)
+
+
+def _of_another_start(first: Run, other: Run) -> Iterator[Deviation]:
+    ours, theirs = (start_of(run.manifest) if run.manifest else "" for run in (first, other))
+    if ours != theirs and other.manifest is not None:
+        yield Deviation(f"{other.plan.arm}: launch", ours, theirs, deviation.all_ranks(other.manifest))
 
 
 def _elsewhere(ours: Manifest, theirs: Manifest) -> Iterator[Deviation]:

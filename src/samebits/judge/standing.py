@@ -6,7 +6,9 @@ from pathlib import Path
 
 from samebits.artifact.folder import Artifact, ArtifactError
 from samebits.artifact.manifest import read_manifest
+from samebits.judge.cost import Cost
 from samebits.judge.judgement import ArmSummary, Judgement
+from samebits.judge.timing import start_of
 
 
 def check_standing(judgement: Judgement, folder: Path) -> None:
@@ -20,6 +22,21 @@ def check_standing(judgement: Judgement, folder: Path) -> None:
     for arm in judgement.arms:
         if arm.run_fingerprint is not None:
             _check_arm(arm, Artifact(folder / "arms" / arm.arm), again)
+    for cost in judgement.costs:
+        _check_runs(cost, folder / cost.experiment, again)
+
+
+def _check_runs(cost: Cost, folder: Path, again: str) -> None:
+    """Runs that were no evidence say nothing that could be out of date."""
+    for run in cost.runs if cost.findings else ():
+        try:
+            found = start_of(read_manifest(Artifact(folder / run.arm)))
+        except ArtifactError as error:
+            raise ArtifactError(f"the report is stale: {error}; then {again}") from error
+        if found != cost.start:
+            raise ArtifactError(
+                f"{folder / run.arm}: is of start {found}, the report was made of start {cost.start}; {again}"
+            )
 
 
 def _check_arm(arm: ArmSummary, artifact: Artifact, again: str) -> None:

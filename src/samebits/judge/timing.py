@@ -65,6 +65,12 @@ def timing_of(plan: Plan) -> Timing:
     return plan.timing
 
 
+def start_of(manifest: Manifest) -> str:
+    """Launch ids are JOB-N, or JOB-N.RESTART: runs of one start of one job have the same JOB and RESTART."""
+    job, _, rest = manifest.launch.partition("-")
+    return ".".join([job, *rest.split(".")[1:]])
+
+
 def instruments(manifest: Manifest) -> str | None:
     """What makes a run without capture useless as evidence of time: that it was captured all the same."""
     blocks = [block for block in manifest.blocks if block.moment != "final"]
