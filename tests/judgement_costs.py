@@ -115,7 +115,7 @@ def _manifest(plan: Plan) -> Manifest:
     ]
     return Manifest(
         digest="test",
-        launch=digest(plan.arm),
+        launch=f"{digest(plan.recipe.name)}-{plan.arm}",
         plan=plan,
         blocks=(),
         ranks=tuple(ranks),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,12 +30,14 @@ STEP_TIMES = "steps.parquet"
 
 @dataclass(frozen=True)
 class Run:
-    """One run as it lies on disk. problem: why it is no evidence; None exactly where it has clocks."""
+    """One run as it lies on disk. problem: why it is no evidence; None exactly where it has clocks. ended: rank 0,
+    nanoseconds since the epoch."""
 
     plan: Plan
     arm: Arm
     clocks: RunClocks | None
     problem: str | None
+    ended: int = 0
 
     @property
     def setting(self) -> str:
@@ -73,7 +76,8 @@ class Runs:
         if problem := instruments(manifest):
             return Run(plan, arm, None, f"{plan.arm}: {problem}")
         try:
-            return Run(plan, arm, run_clocks(read_clocks(arm.certified.artifact, manifest), manifest.plan), None)
+            clocks = run_clocks(read_clocks(arm.certified.artifact, manifest), manifest.plan)
+            return Run(plan, arm, clocks, None, opened(arm.certified, 0).blocks[-1].started)
         except (TimingError, ArtifactError, OSError) as error:
             return Run(plan, arm, None, f"{plan.arm}: {error}")
 
@@ -114,15 +118,9 @@ def measure(runs: Runs) -> Cost:
 
 def _disordered(runs: Sequence[Run]) -> Iterator[str]:
     """Drift cancels in the order that was planned; whether it was kept is told by when each run ended."""
-    ends = [_ended(run) for run in runs]
-    for before, after, end, following in zip(runs, runs[1:], ends, ends[1:], strict=False):
-        if following < end:
+    for before, after in itertools.pairwise(runs):
+        if after.ended < before.ended:
             yield f"{after.plan.arm}: ended before {before.plan.arm}, which it must follow; run the experiment again"
-
-
-def _ended(run: Run) -> int:
-    """Of rank 0, nanoseconds since the epoch."""
-    return opened(run.arm.certified, 0).blocks[-1].started if run.arm.certified else 0
 
 
 def _limit(runs: Runs) -> float | None:
