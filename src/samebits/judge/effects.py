@@ -64,6 +64,8 @@ def _days_interval(recipe: Recipe, effect: Effect) -> tuple[float, float] | None
 def _effect(experiment: Experiment, pair: tuple[str, str], runs: Sequence[TimedRun]) -> Effect:
     reference, candidate = (_of(name, runs) for name in pair)
     medians = overhead.block_ratios(_by_block(reference, np.median), _by_block(candidate, np.median))
+    # Without capture, what its watcher does is no part of a step.
+    phases = (*TRAINING, Phase.CAPTURE) if experiment == "capture" else TRAINING
     means = overhead.block_ratios(_by_block(reference, np.mean), _by_block(candidate, np.mean))
     return Effect(
         reference=pair[0],
@@ -72,7 +74,7 @@ def _effect(experiment: Experiment, pair: tuple[str, str], runs: Sequence[TimedR
         median=overhead.estimate(medians),
         mean=overhead.estimate(means),
         ratios=tuple((np.expm1(medians) * 100).tolist()),
-        phases=tuple(_phase(phase, reference, candidate) for phase in (*TRAINING, Phase.CAPTURE)),
+        phases=tuple(_phase(phase, reference, candidate) for phase in phases),
     )
 
 
