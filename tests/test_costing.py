@@ -302,6 +302,14 @@ def test_a_loss_that_is_not_a_number_fails(tmp_path: Path) -> None:
     assert (found, text) == ("fail", "baseline-1: lm loss is nan on rank 0 at step 4")
 
 
+def test_a_run_with_a_planted_fault_is_no_evidence(tmp_path: Path) -> None:
+    recipe = timed.recipe()
+    note = artifacts.planted("ulp", "parameter:w0", rank=0, step=4, moment="step")
+    cost = timed.measured(timed.write(tmp_path, recipe, change=only("baseline-2", notes=[note])), recipe)
+    assert cost.findings is None
+    assert "baseline-2: carries a planted fault" in cost.problems[0]
+
+
 def test_a_clock_that_stood_still_is_refused(tmp_path: Path) -> None:
     recipe = timed.recipe()
     plan = experiments.plans(recipe, "overhead")[1]

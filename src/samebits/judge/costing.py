@@ -73,7 +73,7 @@ class Runs:
         manifest = arm.certified.manifest
         if manifest.plan.timing is None:
             return Run(plan, arm, None, f"{plan.arm}: is no timed run but arm {manifest.plan.arm}; take it away")
-        if problem := instruments(manifest):
+        if problem := instruments(manifest) or _planted(manifest):
             return Run(plan, arm, None, f"{plan.arm}: {problem}")
         try:
             clocks = run_clocks(read_clocks(arm.certified.artifact, manifest), manifest.plan)
@@ -114,6 +114,12 @@ def measure(runs: Runs) -> Cost:
         file=str(runs.folder / STEP_TIMES),
         findings=found,
     )
+
+
+def _planted(manifest: Manifest) -> str | None:
+    if not manifest.plan.faults and not manifest.planted:
+        return None
+    return "carries a planted fault: what it takes is not the recipe's; run the experiment again"
 
 
 def _disordered(runs: Sequence[Run]) -> Iterator[str]:
