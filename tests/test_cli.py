@@ -12,6 +12,7 @@ import pytest
 import artifacts
 import builders
 import evidence
+import timed
 from samebits import status
 from samebits.planting import PlantError, parse
 from samebits.sections import Fault
@@ -25,7 +26,19 @@ def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_every_verb_has_a_help_line() -> None:
     said = call("--help")
     assert said.returncode == 0
-    for verb in ("plan", "run", "collect", "compare", "report", "verdict", "show", "export", "schema", "image"):
+    for verb in (
+        "plan",
+        "run",
+        "overhead",
+        "collect",
+        "compare",
+        "report",
+        "verdict",
+        "show",
+        "export",
+        "schema",
+        "image",
+    ):
         assert f"\n  {verb} " in said.stdout
 
 
@@ -125,3 +138,47 @@ def test_collecting_a_folder_that_is_no_arm_takes_nothing_away(tmp_path: Path) -
     (tmp_path / "manifest.json").write_text("mine")
     assert call("collect", tmp_path).returncode == status.BAD_INPUT
     assert (tmp_path / "manifest.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--null",), "overhead is absent"),
+        (("--null", "--capture"), "ask for one at a time"),
+        (("--slowdown", "2"), "--slowdown is 2, must be left out but with --null"),
+        (("--null", "--slowdown", "nan"), "--slowdown is nan, must be a percentage"),
+    ],
+)
+def test_an_experiment_that_cannot_be_made_is_one_message(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    done = call("overhead", builders.recipe_file(tmp_path), "--results", tmp_path / "results", *options)
+    assert done.returncode == status.BAD_INPUT
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_plan_tells_how_narrow_an_interval_will_be(tmp_path: Path) -> None:
+    overhead = {"limit_percent": 5.0, "blocks": 8, "steps": 10, "warm_up": 2}
+    path = builders.recipe_file(tmp_path, gates=["overhead"], overhead=overhead)
+    shown, body = call("plan", path), json.loads(call("plan", path, "--json").stdout)
+    (row,) = body["experiments"]
+    assert (body["arms"], row["runs"], row["blocks"], row["measured"]) == ([], 33, 8, False)
+    assert row["half_width"] == pytest.approx(0.7, abs=0.1)
+    assert row["wanted_blocks"] == 12
+    assert "9 in 10 such experiments" in shown.stdout
+    assert f"samebits overhead {path}" in shown.stdout.replace("\n", "")
+
+
+def test_collecting_an_experiment_seals_all_its_runs(tmp_path: Path) -> None:
+    recipe = timed.recipe()
+    folder = timed.write(tmp_path, recipe) / recipe.name / "overhead"
+    (folder / "steps.parquet").unlink()
+    done = call("collect", folder, "--json", "--stamp", tmp_path / "stamp")
+    assert json.loads(done.stdout) == {"runs": 17, "ranks": 2}
+    assert (folder / "steps.parquet").exists()
+    assert (tmp_path / "stamp").read_text().count("sealed") == 17
+    (folder / "baseline-1" / "rank-00000.fp").write_bytes(b"cut")
+    done = call("collect", folder, "--stamp", tmp_path / "stamp")
+    assert done.returncode == 0
+    assert (tmp_path / "stamp").read_text().startswith("refused\n")
+    assert call("collect", folder).returncode != 0

@@ -139,6 +139,19 @@ def test_one_experiment_at_a_time_is_asked_for() -> None:
         experiments.chosen(attribute=True, capture=True, null=False)
 
 
+@pytest.mark.parametrize(
+    ("experiment", "percent"), [("null", -1.0), ("null", float("nan")), ("null", 1e9), ("overhead", 2.0)]
+)
+def test_a_slowdown_that_cannot_be_planted_is_refused(experiment: Experiment, percent: float) -> None:
+    with pytest.raises(RecipeError, match="--slowdown is"):
+        experiments.check_slowdown(experiment, percent)
+
+
+@pytest.mark.parametrize(("experiment", "percent"), [("null", 2.0), ("null", 0.0), ("overhead", 0.0)])
+def test_a_slowdown_is_planted_to_test_the_instrument(experiment: Experiment, percent: float) -> None:
+    experiments.check_slowdown(experiment, percent)
+
+
 @ALL
 def test_the_option_of_an_experiment_chooses_it(experiment: Experiment) -> None:
     given = experiments.option(experiment)

@@ -133,3 +133,43 @@ def test_rules_find_the_samebits_beside_this_python(monkeypatch: pytest.MonkeyPa
     first, last = os.environ["PATH"].split(os.pathsep)
     assert first == "/somewhere"
     assert (Path(last) / "python").exists()
+
+
+OVERHEAD = {"limit_percent": 5.0, "blocks": 4, "steps": 10, "warm_up": 2}
+
+
+def timing(experiment: str = "overhead") -> SimpleNamespace:
+    return SimpleNamespace(recipe="smoke", experiment=experiment)
+
+
+def test_a_report_needs_the_experiments_that_its_recipe_asks_for(project: Path) -> None:
+    change(project, gates=["overhead"], overhead={**OVERHEAD, "also": ["capture"]})
+    wanted = ["results/smoke/overhead/collected", "results/smoke/capture/collected"]
+    assert workflow.collected(of()) == wanted
+    assert workflow.everything(of()) == [*wanted, "results/smoke/verdict.txt"]
+    change(project, gates=["observer", "overhead"], overhead=OVERHEAD)
+    arms = [f"results/smoke/arms/{arm}/collected" for arm in ("reference", "bare")]
+    assert workflow.collected(of()) == [*arms, "results/smoke/overhead/collected"]
+
+
+def test_what_only_judges_an_experiment_changes_its_key_not(project: Path) -> None:
+    change(project, gates=["overhead"], overhead=OVERHEAD)
+    before, report = workflow.experiment_key(timing()), workflow.recipe_key(of())
+    change(project, gates=["overhead"], overhead={**OVERHEAD, "limit_percent": 50.0})
+    assert workflow.experiment_key(timing()) == before
+    assert workflow.recipe_key(of()) != report
+    change(project, gates=["overhead"], overhead={**OVERHEAD, "blocks": 5})
+    assert workflow.experiment_key(timing()) != before
+
+
+def test_while_time_is_measured_nothing_else_runs_on_this_machine() -> None:
+    assert workflow.all_threads({}, 16) == 16
+    assert workflow.all_threads({}, None) == 1
+    assert workflow.all_threads({"cluster": "cluster.yaml"}, 16) == 1
+
+
+def test_each_experiment_has_its_option_for_the_verb() -> None:
+    options = {
+        experiment: workflow.experiment_option(timing(experiment)) for experiment in workflow.EXPERIMENT.split("|")
+    }
+    assert options == {"overhead": "", "attribution": "--attribute", "capture": "--capture", "null": "--null"}

@@ -98,7 +98,7 @@ def overhead(
     capture: Annotated[bool, typer.Option("--capture", help="What each rung of capture costs.")] = False,
     null: Annotated[bool, typer.Option("--null", help="Baseline against itself: a test of the instrument.")] = False,
     slowdown: Annotated[
-        float, typer.Option(help="Percent by which all settings but the first are slowed down: a test, too.")
+        float, typer.Option(help="With --null: percent by which one of the two is slowed down; is it found?")
     ] = 0.0,
     stamp: Annotated[Path | None, typer.Option(help="Written where all runs are finished; nothing is judged.")] = None,
     log: Annotated[Path | None, typer.Option(help="Gets all lines too.")] = None,
@@ -110,6 +110,7 @@ def overhead(
     from samebits.launch import verb
 
     chosen = experiments.chosen(attribute=attribute, capture=capture, null=null)
+    experiments.check_slowdown(chosen, slowdown)
 
     def plans(recipe: Recipe) -> list[Plan]:
         return experiments.plans(recipe, chosen, slowdown)

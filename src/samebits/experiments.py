@@ -20,6 +20,7 @@ DETERMINISTIC = "deterministic"
 AGAIN = "again"
 REHEARSAL = "rehearsal"
 """A run before the first block; no figure is made of it."""
+_MOST_SLOWDOWN = 1000
 _WITHOUT = "without-"
 _CAPTURE = "capture-"
 
@@ -38,6 +39,19 @@ def chosen(*, attribute: bool, capture: bool, null: bool) -> Experiment:
     if len(named) > 1:
         raise RecipeError(f"overhead: {' and '.join(named)} are experiments of their own; ask for one at a time")
     return named[0] if named else "overhead"
+
+
+def check_slowdown(experiment: Experiment, percent: float) -> None:
+    """Raises RecipeError where no such slowdown can be planted."""
+    if not 0 <= percent <= _MOST_SLOWDOWN:
+        raise RecipeError(
+            f"overhead: --slowdown is {percent:g}, must be a percentage from 0 to {_MOST_SLOWDOWN}; use 2, for example"
+        )
+    if percent and experiment != "null":
+        raise RecipeError(
+            f"overhead: --slowdown is {percent:g}, must be left out but with --null: runs that are slowed down on "
+            "purpose tell nothing about determinism"
+        )
 
 
 def option(experiment: Experiment) -> tuple[str, ...]:
