@@ -2,8 +2,8 @@
 
 Real runs of a CPU recipe, each experiment in a results folder of its own: baseline against itself, six times, must
 contain 0 in its interval at least five times; baseline against itself slowed down by 2 and by 5 % must contain that.
-Blocks and steps are fixed here, before anything is measured. Half an hour on a quiet machine with 2 cores; exit status
-1 where a bar is missed.
+Blocks and steps are fixed here, before anything is measured. Twenty minutes on a quiet machine with 2 cores; exit
+status 1 where a bar is missed.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ SMOKE = Path(__file__).resolve().parent.parent / "recipes" / "smoke.yaml"
 
 
 def small() -> Recipe:
-    """The smoke recipe with a quarter of its width and four steps, without a checkpoint."""
+    """The smoke recipe with half of its width, a quarter of its length and four steps, without a checkpoint."""
     smoke = recipe.load(SMOKE)
     model = dataclasses.replace(smoke.model, hidden=32, ffn_hidden=64, sequence_length=16)
     return dataclasses.replace(

@@ -27,6 +27,7 @@ def pins(rank: int = 0, **groups: dict[str, str]) -> Pins:
             "deterministic_mode": "True",
             "cross_entropy_loss_fusion": "False",
             "moe_router_fusion": "False",
+            "clock": "host",
             "threads": "1",
         },
         "environment": determinism.environment(artifacts.make_plan().recipe.determinism),

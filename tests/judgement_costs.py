@@ -76,7 +76,8 @@ def _run(plan: Plan, steps: np.ndarray) -> Run:
 
 
 def _certified(manifest: Manifest) -> Certified:
-    return Certified(Artifact(Path("results") / manifest.plan.arm), manifest, np.zeros((0, 0, 32), np.uint8))
+    final = np.frombuffer(digest(manifest.run_fingerprint).encode()[:32] * len(manifest.ranks), np.uint8)
+    return Certified(Artifact(Path("results") / manifest.plan.arm), manifest, final.reshape(-1, 1, 32))
 
 
 def _phases(plan: Plan, steps: np.ndarray) -> np.ndarray:

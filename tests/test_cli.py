@@ -165,7 +165,7 @@ def test_a_plan_tells_how_narrow_an_interval_will_be(tmp_path: Path) -> None:
     assert (body["arms"], row["runs"], row["blocks"], row["measured"]) == ([], 33, 8, False)
     assert row["half_width"] == pytest.approx(0.7, abs=0.1)
     assert row["wanted_blocks"] == 12
-    assert "9 in 10 such experiments" in shown.stdout
+    assert "9 in 10 such experiments" in " ".join(shown.stdout.split())
     assert f"samebits overhead {path}" in shown.stdout.replace("\n", "")
 
 

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import artifacts
+import builders
+import evidence
 import timed
 from samebits import experiments
 from samebits.artifact.clock import Phase
@@ -21,7 +23,7 @@ from samebits.judge.price import judge_overhead
 from samebits.judge.verdict import judge
 from samebits.judge.verdicts import Verdict
 from samebits.plan import Plan, decode
-from samebits.sections import Recipe
+from samebits.sections import Recipe, Waiver
 
 
 def only(arm: str, **changes: Any) -> Callable[[Plan], dict[str, Any] | None]:
@@ -161,7 +163,8 @@ def test_runs_that_were_not_made_in_their_order_are_no_evidence(tmp_path: Path) 
     assert cost.findings is None
     assert judged(cost, recipe) == (
         "inconclusive",
-        "deterministic-2: ended before deterministic-1, which it must follow; run the experiment again",
+        "not all runs are evidence: deterministic-2: ended before deterministic-1, which it must follow; make the "
+        "experiment again: `samebits overhead RECIPE --again`",
     )
 
 
@@ -209,8 +212,6 @@ def test_an_arm_in_place_of_a_run_is_refused(tmp_path: Path) -> None:
     results = timed.write(tmp_path, recipe)
     folder = experiments.folder(results, recipe.name, "overhead") / "baseline-1"
     shutil.rmtree(folder)
-    import evidence
-
     evidence.written(folder, arm="twin-1")
     cost = timed.measured(results, recipe)
     assert cost.findings is None
@@ -355,17 +356,174 @@ def test_attribution_holds_the_deterministic_run_against_itself_without_each_set
 
 def test_a_setting_that_changes_nothing_in_force_is_told(tmp_path: Path) -> None:
     """As a fused router where Transformer Engine is missing."""
+    with_experts = builders.recipe(model={"moe": builders.moe()}).model
+    recipe = dataclasses.replace(timed.recipe(), model=with_experts)
+    cost = timed.measured(timed.write(tmp_path, recipe, "attribution"), recipe, "attribution")
+    assert cost.findings is not None
+    told = [caution.partition(":")[0] for caution in cost.findings.cautions if "compares a run with itself" in caution]
+    assert told == ["unfused_router"]
+    cost = timed.measured(timed.write(tmp_path, recipe), recipe)
+    assert cost.findings is not None
+    assert [caution.partition(" ")[0] for caution in cost.findings.cautions if "lacks it" in caution] == [
+        "moe_router_fusion"
+    ]
+
+
+def test_a_fusion_that_every_installation_has_must_be_in_force_in_a_baseline(tmp_path: Path) -> None:
+    """Else the baseline is slower than it need be, and determinism looks cheap."""
     recipe = timed.recipe()
     off = {"runtime": {"cross_entropy_loss_fusion": "False"}}
 
-    def lacking(plan: Plan) -> dict[str, Any]:
-        lacks = plan.relaxed == ("unfused_cross_entropy",)
-        return {"pins": lambda rank: timed.pins(plan, rank, **off)} if lacks else {}
+    def unfused(plan: Plan) -> dict[str, Any]:
+        return {"pins": lambda rank: timed.pins(plan, rank, **off)} if plan.relaxed else {}
 
-    cost = timed.measured(timed.write(tmp_path, recipe, "attribution", change=lacking), recipe, "attribution")
+    cost = timed.measured(timed.write(tmp_path, recipe, change=unfused), recipe)
+    assert judged(cost, recipe)[0] == "invalid"
+    assert "cross_entropy_loss_fusion" in cost.deviations[0].pin
+
+
+def test_a_median_that_hides_slow_steps_does_not_pass(tmp_path: Path) -> None:
+    recipe = timed.recipe()
+
+    def slow_now_and_then(plan: Plan) -> dict[str, Any]:
+        def clocks(rank: int) -> Any:
+            rows = timed.clocks(plan, timed.STEP)
+            if not plan.relaxed:
+                rows["spent"][3::3] *= 3
+            return rows
+
+        # No two runs are alike to the nanosecond.
+        return {"clocks": lambda rank: _jittered(clocks(rank), plan)}
+
+    found, text = judged(timed.measured(timed.write(tmp_path, recipe, change=slow_now_and_then), recipe), recipe)
+    assert found == "inconclusive"
+    assert "by the mean, which is more than the allowed 5 %" in text
+
+
+def _jittered(rows: Any, plan: Plan) -> Any:
+    scale = 1 + np.random.default_rng(sum(plan.arm.encode())).normal(0, 1e-3)
+    rows["spent"] = (rows["spent"] * scale).astype(np.int64)
+    return rows
+
+
+def test_time_that_no_step_counts_is_told_where_it_differs(tmp_path: Path) -> None:
+    recipe = timed.recipe()
+
+    def hidden(plan: Plan) -> dict[str, Any]:
+        def clocks(_: int) -> Any:
+            rows = _jittered(timed.clocks(plan, timed.STEP), plan)
+            if not plan.relaxed:
+                rows["spent"][:, Phase.OTHER] *= 5
+            return rows
+
+        return {"clocks": clocks}
+
+    cost = timed.measured(timed.write(tmp_path, recipe, change=hidden), recipe)
     assert cost.findings is not None
-    told = [caution.partition(":")[0] for caution in cost.findings.cautions if "compares a run with itself" in caution]
-    assert told == ["unfused_cross_entropy"]
+    assert any("a cost may hide there" in caution for caution in cost.findings.cautions)
+
+
+@pytest.mark.parametrize(
+    "libraries", [{"libmkl.so.3": "b"}, {"libjemalloc.so.2": "c"}], ids=["another version", "one more"]
+)
+def test_a_library_that_only_one_run_of_a_setting_has_is_a_deviation(tmp_path: Path, libraries: dict[str, str]) -> None:
+    recipe = timed.recipe()
+    plan = next(plan for plan in experiments.plans(recipe, "overhead") if plan.arm == "deterministic-3")
+    changed = only(plan.arm, pins=lambda rank: timed.pins(plan, rank, libraries=libraries))
+    cost = timed.measured(timed.write(tmp_path, recipe, change=changed), recipe)
+    assert judged(cost, recipe)[0] == "invalid"
+    assert cost.deviations[0].pin.startswith("libraries.")
+
+
+def test_a_library_that_a_setting_loads_is_part_of_what_is_measured(tmp_path: Path) -> None:
+    recipe = timed.recipe()
+
+    def loads(plan: Plan) -> dict[str, Any]:
+        fused = {"libfused.so": "a"} if plan.relaxed else {}
+        return {"pins": lambda rank: timed.pins(plan, rank, libraries=fused)}
+
+    assert timed.measured(timed.write(tmp_path, recipe, change=loads), recipe).deviations == ()
+
+
+def test_other_gpus_of_the_same_node_are_other_machines(tmp_path: Path) -> None:
+    recipe = timed.recipe()
+
+    def on_two(plan: Plan) -> dict[str, Any]:
+        gpu = {"gpu-uuid": "GPU-1" if plan.relaxed else "GPU-2"}
+        return {"pins": lambda rank: timed.pins(plan, rank, placement=gpu)}
+
+    cost = timed.measured(timed.write(tmp_path, recipe, change=on_two), recipe)
+    assert "placement.machine" in [row.pin for row in cost.deviations]
+
+
+@pytest.mark.parametrize("experiment", ["attribution", "capture"])
+def test_a_further_experiment_that_is_not_deterministic_fails_the_gate(tmp_path: Path, experiment: Any) -> None:
+    """Whether the recipe asks for it, or somebody made it on request."""
+    for also in ((), (experiment,)):
+        recipe = timed.recipe(also=also)
+        results = tmp_path / str(len(also))
+        timed.write(results, recipe, cost=3.0)
+        apart = artifacts.altered("parameter:w0", rank=1, step=13, moment=_final())
+        odd = "capture-state-2" if experiment == "capture" else "deterministic-2"
+        timed.write(results, recipe, experiment, change=only(odd, change=apart))
+        found = judge(recipe, results)
+        assert found.verdict == "fail"
+        assert odd in found.gates[0].explanation
+
+
+def test_experiments_that_end_in_different_states_fail_the_gate(tmp_path: Path) -> None:
+    recipe = timed.recipe(also=("attribution",))
+    timed.write(tmp_path, recipe, cost=3.0)
+
+    def moved(plan: Plan) -> dict[str, Any]:
+        return {"change": artifacts.altered("parameter:w0", rank=1, step=13, moment=_final())}
+
+    timed.write(tmp_path, recipe, "attribution", change=moved)
+    found = judge(recipe, tmp_path)
+    assert found.verdict == "fail"
+    assert "of the experiment attribution did not end in the state" in found.gates[0].explanation
+
+
+def test_an_experiment_that_was_asked_for_and_not_made_is_told(tmp_path: Path) -> None:
+    recipe = timed.recipe(also=("capture",))
+    found = judge(recipe, timed.write(tmp_path, recipe, cost=3.0))
+    assert found.verdict == "pass"
+    assert "Asked for and not measured: capture" in found.scope
+
+
+def test_a_state_that_the_recipe_waives_may_differ_between_timed_runs(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(timed.recipe(), waivers=(Waiver(item="rng:python", reason="training draws none"),))
+    apart = artifacts.altered("rng:python", rank=1, step=13, moment=_final())
+    cost = timed.measured(timed.write(tmp_path, recipe, change=only("deterministic-4", change=apart)), recipe)
+    assert cost.failures == ()
+    apart = artifacts.altered("parameter:w0", rank=1, step=13, moment=_final())
+    cost = timed.measured(timed.write(tmp_path, recipe, change=only("deterministic-4", change=apart)), recipe)
+    assert len(cost.failures) == 1
+
+
+def test_bits_of_one_machine_and_time_of_another_are_not_one_answer(tmp_path: Path) -> None:
+    recipe = timed.recipe(gates=("observer", "overhead"))
+    results = evidence.Results(recipe, tmp_path)
+    results.write()
+    timed.write(tmp_path, recipe, cost=3.0)
+    gate = {gate.gate: gate for gate in judge(recipe, tmp_path).gates}["overhead"]
+    assert gate.verdict == "pass", gate.explanation
+
+    def elsewhere(plan: Plan) -> dict[str, Any]:
+        return {"pins": lambda rank: timed.pins(plan, rank, hardware={"cpu": "another"})}
+
+    timed.write(tmp_path, recipe, cost=3.0, change=elsewhere)
+    gate = {gate.gate: gate for gate in judge(recipe, tmp_path).gates}["overhead"]
+    assert gate.verdict == "invalid"
+    assert "hardware.cpu (of the reference and of timed runs)" in gate.explanation
+
+
+def test_a_run_that_was_at_its_checkpoints_most_of_the_time_is_no_evidence(tmp_path: Path) -> None:
+    recipe = timed.recipe()
+    plan = experiments.plans(recipe, "overhead")[1]
+    saving = only(plan.arm, clocks=lambda _: timed.clocks(plan, 0.1, saved=1))
+    cost = timed.measured(timed.write(tmp_path, recipe, change=saving), recipe)
+    assert "must be half of those behind the warm-up" in cost.problems[0]
 
 
 def test_what_capture_costs_is_part_of_its_step_and_of_no_other(tmp_path: Path) -> None:

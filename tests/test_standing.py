@@ -77,8 +77,27 @@ def test_a_report_of_runs_that_were_made_again_is_stale(tmp_path: Path) -> None:
     shutil.rmtree(run)
     timed.write_run(run, plan, 0.1, launch="another-3")
     collect(run)
-    with pytest.raises(ArtifactError, match="is of start another, the report was made of start"):
+    with pytest.raises(ArtifactError, match="is deterministic-2 of start another, the report was made of another run"):
         check_standing(judgement, folder)
     shutil.rmtree(run)
     with pytest.raises(ArtifactError, match="deterministic-2"):
+        check_standing(judgement, folder)
+
+
+def test_a_report_of_runs_that_changed_places_or_times_is_stale(tmp_path: Path) -> None:
+    recipe = timed.recipe()
+    judgement = judge(recipe, timed.write(tmp_path, recipe, cost=3.0))
+    folder = tmp_path / recipe.name
+    first, second, between = (folder / "overhead" / name for name in ("baseline-1", "deterministic-1", "between"))
+    first.rename(between)
+    second.rename(first)
+    between.rename(second)
+    with pytest.raises(ArtifactError, match="baseline-1: is deterministic-1 of start"):
+        check_standing(judgement, folder)
+    second.rename(between)
+    first.rename(second)
+    between.rename(first)
+    check_standing(judgement, folder)
+    (first / "clocks.npy").unlink()
+    with pytest.raises(ArtifactError, match=r"clocks\.npy"):
         check_standing(judgement, folder)

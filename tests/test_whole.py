@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,25 @@ def test_runs_that_stand_are_not_made_again(tmp_path: Path) -> None:
     run(plans(), tmp_path, executor)
     assert run(plans(), tmp_path, executor).ok
     assert len(executor.requests) == 1
+
+
+def test_all_runs_are_made_again_where_that_is_asked_for(tmp_path: Path) -> None:
+    executor = executors.Recording()
+    run(plans(), tmp_path, executor)
+    echo = launching.echo()[0]
+    assert run_whole(plans(), folder(tmp_path), echo=echo, executor=executor, again=True).ok
+    assert executor.arms() == [names(plans())] * 2
+
+
+def test_hundreds_of_runs_need_no_hundreds_of_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted, executor = plans(blocks=100), executors.Recording()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, hard), hard))
+    try:
+        assert run(wanted, tmp_path, executor).ok
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("lost", ["deterministic-2", "baseline-4"])

@@ -162,6 +162,18 @@ def test_what_only_judges_an_experiment_changes_its_key_not(project: Path) -> No
     assert workflow.experiment_key(timing()) != before
 
 
+def test_a_finished_experiment_that_lost_a_run_is_made_again(project: Path) -> None:
+    change(project, gates=["overhead"], overhead=OVERHEAD)
+    before, folder = workflow.experiment_key(timing()), project / "results" / "smoke" / "overhead"
+    for run in ("rehearsal", *(f"{name}-{number}" for name in ("baseline", "deterministic") for number in range(1, 9))):
+        (folder / run).mkdir(parents=True)
+    assert workflow.experiment_key(timing()) == before
+    (folder / "ran").touch()
+    assert workflow.experiment_key(timing()) == before
+    (folder / "deterministic-3").rmdir()
+    assert workflow.experiment_key(timing()) != before
+
+
 def test_while_time_is_measured_nothing_else_runs_on_this_machine() -> None:
     assert workflow.all_threads({}, 16) == 16
     assert workflow.all_threads({}, None) == 1

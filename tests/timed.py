@@ -8,6 +8,7 @@ cost = timed.measured(results, recipe)
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,10 +51,11 @@ def write(
     seed: int = 1,
     change: Callable[[Plan], dict[str, Any] | None] = lambda _: {},
 ) -> Path:
-    """All runs, collected. cost: percent, of every setting but the first. noise: percent, of each run as a whole.
+    """All runs anew, collected. cost: percent, of every setting but the first. noise: percent, of each run as a whole.
     change: of one run's artifact (see `artifacts.write_artifact`); None leaves it out. Returns the results folder."""
     draw = np.random.default_rng(seed)
     home = experiments.folder(folder, wanted.name, experiment)
+    shutil.rmtree(home, ignore_errors=True)
     first = experiments.settings(wanted, experiment)[0]
     for number, plan in enumerate(experiments.plans(wanted, experiment, slowdown)):
         scale = float(np.exp(draw.normal(0, noise / 100)))

@@ -100,12 +100,16 @@ def overhead(
     slowdown: Annotated[
         float, typer.Option(help="With --null: percent by which one of the two is slowed down; is it found?")
     ] = 0.0,
+    again: Annotated[bool, typer.Option("--again", help="Make all runs anew, whatever is there.")] = False,
     stamp: Annotated[Path | None, typer.Option(help="Written where all runs are finished; nothing is judged.")] = None,
     log: Annotated[Path | None, typer.Option(help="Gets all lines too.")] = None,
     cluster: ClusterOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what determinism costs, in interleaved runs of fresh processes; they are kept while nothing changes."""
+    """Measure what determinism costs, in interleaved runs of fresh processes; they are kept while nothing changes.
+
+    Exit status: 0 measured, 1 not deterministic or not healthy, 2 not comparable, 3 not all runs are evidence.
+    """
     from samebits import experiments
     from samebits.launch import verb
 
@@ -115,7 +119,7 @@ def overhead(
     def plans(recipe: Recipe) -> list[Plan]:
         return experiments.plans(recipe, chosen, slowdown)
 
-    if status := verb.run_experiment(path, plans, results, stamp=stamp, log=log, cluster=cluster):
+    if status := verb.run_experiment(path, plans, results, stamp=stamp, log=log, cluster=cluster, again=again):
         raise typer.Exit(status)
     if stamp is None:
         _show_cost(path, chosen, results, slowdown, as_json=as_json)
@@ -123,17 +127,16 @@ def overhead(
 
 def _show_cost(path: Path, chosen: Experiment, results: Path, slowdown: float, *, as_json: bool) -> None:
     from samebits import recipe
-    from samebits.judge import encode, step_times
-    from samebits.judge.costing import Runs, measure
+    from samebits.judge import encode, price, step_times
+    from samebits.judge.verdicts import EXIT_STATUS
     from samebits.report import terminal
 
-    runs = Runs(recipe.load(path), chosen, results, slowdown)
-    step_times.collect_runs(step_times.run_folders(runs.folder))
-    cost = measure(runs)
+    cost = step_times.measured(recipe.load(path), chosen, results, slowdown)
     if as_json:
         print(encode.to_json(cost), end="")
     else:
         terminal.show(terminal.cost_text(cost))
+    raise Decided(EXIT_STATUS[price.evidence(cost)])
 
 
 @app.command()

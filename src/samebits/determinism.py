@@ -102,6 +102,8 @@ DETERMINISTIC_MODE = "deterministic_mode"
 """Of Megatron Core: always on, but where its cost is measured."""
 UNFUSED: dict[str, str] = {"unfused_cross_entropy": "cross_entropy_loss_fusion", "unfused_router": "moe_router_fusion"}
 """Setting -> the fusion of Megatron Core that determinism refuses: always off, but where its cost is measured."""
+ALWAYS_FUSED = ("unfused_cross_entropy",)
+"""Settings whose fusion every installation has."""
 
 
 def environment(determinism: Determinism, relaxed: Sequence[str] = ()) -> dict[str, str]:

@@ -63,9 +63,11 @@ def arm_key(wildcards: Any) -> str:
 
 
 def experiment_key(wildcards: Any) -> str:
-    """While it stays the same, the runs of an experiment stand."""
+    """While it stays the same, the runs of an experiment stand; it is another one where a finished one lost a run."""
     plans = _answer(experiments.plans, _recipe(wildcards.recipe), wildcards.experiment)
-    return hashlib.blake2b("".join(map(arms.key, plans)).encode(), digest_size=16).hexdigest()
+    folder = experiments.folder(RESULTS, wildcards.recipe, wildcards.experiment)
+    lost = [plan.arm for plan in plans if not (folder / plan.arm).is_dir()] if (folder / "ran").exists() else []
+    return hashlib.blake2b("".join([*map(arms.key, plans), *lost]).encode(), digest_size=16).hexdigest()
 
 
 def experiment_option(wildcards: Any) -> str:

@@ -61,7 +61,7 @@ class SettingTimes:
 @dataclass(frozen=True, kw_only=True)
 class RunTimes:
     """One run, in the order in which they were made. low, median, high: seconds, 5th, 50th and 95th percentile of its
-    steps. problem: why it is no evidence."""
+    steps. seal: sha256 of its clock records. problem: why it is no evidence."""
 
     arm: str
     setting: str
@@ -71,6 +71,7 @@ class RunTimes:
     median: float | None
     mean: float | None
     high: float | None
+    seal: str
     problem: str | None
 
 

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import numpy as np
 
-from samebits import determinism, experiments
+from samebits import experiments
 from samebits.artifact.folder import ArtifactError
 from samebits.artifact.manifest import Manifest, read_clocks
-from samebits.judge import deviation, effects
+from samebits.judge import alike, effects
 from samebits.judge.arm import Arm, load
 from samebits.judge.cost import Cost, RunTimes
 from samebits.judge.effects import TimedRun
 from samebits.judge.nodes import jobs_text, nodes_text
 from samebits.judge.records import opened
-from samebits.judge.timing import RunClocks, TimingError, instruments, run_clocks, start_of, timing_of
+from samebits.judge.timing import AGAIN, RunClocks, TimingError, instruments, run_clocks, start_of, timing_of
 from samebits.overhead import Experiment
-from samebits.pins import ABSENT, Deviation
 from samebits.plan import Plan
 from samebits.sections import Recipe
 
 STEP_TIMES = "steps.parquet"
+_NOT_MADE = "was not made"
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ class Runs:
 
     def _load(self, plan: Plan) -> Run:
         arm = load(self.folder / plan.arm, plan.arm)
+        if not arm.folder.is_dir():
+            return Run(plan, arm, None, _NOT_MADE)
         if arm.certified is None:
             return Run(plan, arm, None, arm.problem)
         manifest = arm.certified.manifest
@@ -84,11 +86,12 @@ class Runs:
 
 def measure(runs: Runs) -> Cost:
     """Never raises for missing or damaged runs: they are problems, and no effect is stated."""
-    problems = [run.problem for run in runs.all if run.problem] or list(_disordered(runs.all))
+    problems = [*_missing(runs.all), *(run.problem for run in runs.all if run.problem not in (None, _NOT_MADE))]
+    problems = problems or list(_disordered(runs.all))
     whole = [run for run in runs.all if run.manifest is not None]
-    deviations = _deviations(runs, whole)
+    deviations = alike.deviations(runs.recipe, whole)
     # Runs that are not comparable may end in different states for that reason.
-    failures = [] if deviations else [*_unhealthy(whole), *_apart(whole)]
+    failures = [] if deviations else [*alike.unhealthy(whole), *alike.apart(runs.recipe, whole)]
     found = None
     if not problems and not deviations and not failures:
         try:
@@ -116,17 +119,24 @@ def measure(runs: Runs) -> Cost:
     )
 
 
+def _missing(runs: Sequence[Run]) -> Iterator[str]:
+    names = [run.plan.arm for run in runs if run.problem == _NOT_MADE]
+    if names:
+        few = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        yield f"{len(names)} of {len(runs)} runs were not made ({few})"
+
+
 def _planted(manifest: Manifest) -> str | None:
     if not manifest.plan.faults and not manifest.planted:
         return None
-    return "carries a planted fault: what it takes is not the recipe's; run the experiment again"
+    return f"carries a planted fault: what it takes is not the recipe's; {AGAIN}"
 
 
 def _disordered(runs: Sequence[Run]) -> Iterator[str]:
     """Drift cancels in the order that was planned; whether it was kept is told by when each run ended."""
     for before, after in itertools.pairwise(runs):
         if after.ended < before.ended:
-            yield f"{after.plan.arm}: ended before {before.plan.arm}, which it must follow; run the experiment again"
+            yield f"{after.plan.arm}: ended before {before.plan.arm}, which it must follow; {AGAIN}"
 
 
 def _limit(runs: Runs) -> float | None:
@@ -153,87 +163,6 @@ def _run_times(run: Run) -> RunTimes:
         median=median,
         mean=None if steps is None else float(steps.mean()),
         high=high,
+        seal=run.manifest.clocks if run.manifest else "",
         problem=run.problem,
     )
-
-
-def _deviations(runs: Runs, whole: Sequence[Run]) -> list[Deviation]:
-    """Of each run from its plan and from what it asks for, and between the runs in all that is not being measured."""
-    found: dict[tuple[str, str, str], set[int]] = {}
-    for run in whole:
-        for row in _of_run(runs.recipe, run):
-            found.setdefault((f"{run.plan.arm}: {row.pin}", row.reference, row.candidate), set()).update(row.ranks)
-    for run in whole[1:]:
-        for row in (*_between(whole[0], run), *_of_another_start(whole[0], run)):
-            found.setdefault((row.pin, row.reference, row.candidate), set()).update(row.ranks)
-    return [Deviation(*key, ranks=tuple(sorted(ranks))) for key, ranks in found.items()]
-
-
-def _of_run(recipe: Recipe, run: Run) -> list[Deviation]:
-    manifest = run.manifest
-    if manifest is None:
-        return []
-    apart = deviation.of_plan(run.plan, manifest.plan, deviation.all_ranks(manifest))
-    # A run of another plan does not have in force what this one asks for.
-    return apart or deviation.of_promises(manifest, recipe.pins)
-
-
-def _between(first: Run, other: Run) -> Iterator[Deviation]:
-    ours, theirs = first.manifest, other.manifest
-    if ours is None or theirs is None:
-        return
-    if apart := deviation.of_layout(ours, theirs):
-        yield from apart
-        return
-    measured = _measured(first.plan, other.plan)
-    for row in deviation.of_surroundings(ours, theirs):
-        # A library that a fusion or an algorithm loads is part of what is measured.
-        loaded = row.pin.startswith("libraries.") and ABSENT in (row.reference, row.candidate)
-        if row.pin not in measured and not loaded:
-            yield row
-    yield from _elsewhere(ours, theirs)
-
-
-def _of_another_start(first: Run, other: Run) -> Iterator[Deviation]:
-    ours, theirs = (start_of(run.manifest) if run.manifest else "" for run in (first, other))
-    if ours != theirs and other.manifest is not None:
-        yield Deviation(f"{other.plan.arm}: launch", ours, theirs, deviation.all_ranks(other.manifest))
-
-
-def _elsewhere(ours: Manifest, theirs: Manifest) -> Iterator[Deviation]:
-    """Time is compared on the same nodes and within one allocation."""
-    for name, pin in (("node", "placement.node"), ("job", "placement.job")):
-        moved: dict[tuple[str, str], list[int]] = {}
-        for first, second in zip(ours.ranks, theirs.ranks, strict=True):
-            if (there := getattr(first.pins, name)) != (here := getattr(second.pins, name)):
-                moved.setdefault((there or ABSENT, here or ABSENT), []).append(first.rank)
-        for places, ranks in moved.items():
-            yield Deviation(pin, *places, ranks=tuple(ranks))
-
-
-def _measured(first: Plan, other: Plan) -> set[str]:
-    """Pins in which the two runs are to differ."""
-    names = set(first.relaxed) ^ set(other.relaxed)
-    fusions = {determinism.UNFUSED[name] for name in names if name in determinism.UNFUSED}
-    return {f"{group}.{name}" for group in ("runtime", "environment") for name in names | fusions}
-
-
-def _unhealthy(whole: Sequence[Run]) -> Iterator[str]:
-    for run in whole:
-        if run.manifest and run.manifest.unhealthy:
-            note = run.manifest.unhealthy[0]
-            yield f"{run.plan.arm}: {note.name} is {note.value} on rank {note.rank} at step {note.step}"
-
-
-def _apart(whole: Sequence[Run]) -> Iterator[str]:
-    """Deterministic runs end in one state, or they are not deterministic and what they cost is beside the point."""
-    states: dict[str, str] = {}
-    for run in whole:
-        if run.manifest and run.setting == experiments.DETERMINISTIC:
-            states.setdefault(run.manifest.run_fingerprint, run.plan.arm)
-    if len(states) > 1:
-        first, second, *_ = states.values()
-        yield (
-            f"{second} did not end in the state that {first} ended in: the setting {experiments.DETERMINISTIC} does "
-            "not give the same bits here, so what it costs says nothing; see to the gate repeatability first"
-        )

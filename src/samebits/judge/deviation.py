@@ -14,6 +14,7 @@ from samebits.artifact.site import RUNGS
 from samebits.flat import entries
 from samebits.judge.nodes import names_text
 from samebits.judge.pairing import Pairing
+from samebits.overhead import Timing
 from samebits.pins import ABSENT, Deviation, Pins
 from samebits.plan import Plan
 from samebits.sections import Recipe
@@ -54,17 +55,25 @@ def of_plan(expected: Plan, observed: Plan, ranks: tuple[int, ...]) -> list[Devi
     for name, ours, theirs in zip(_ARM, _arm_entries(expected), _arm_entries(observed), strict=True):
         if ours != theirs and (name != "faults" or expected.faults):
             found.append(Deviation(f"arm.{name}", ours, theirs, ranks))
+    for entry in dataclasses.fields(Timing):
+        ours, theirs = (_timing(plan, entry.name) for plan in (expected, observed))
+        if ours != theirs:
+            found.append(Deviation(f"arm.timing.{entry.name}", ours, theirs, ranks))
     return found
 
 
-_ARM = ("name", "first_step", "last_step", "restored", "capture", "faults", "timing")
+def _timing(plan: Plan, entry: str) -> str:
+    value = getattr(plan.timing, entry) if plan.timing else ABSENT
+    return (", ".join(value) or "none") if isinstance(value, tuple) else str(value)
+
+
+_ARM = ("name", "first_step", "last_step", "restored", "capture", "faults")
 
 
 def _arm_entries(plan: Plan) -> tuple[str, ...]:
     faults = json.dumps([dataclasses.asdict(fault) for fault in plan.faults], sort_keys=True)
     restored = plan.restore is not None
-    timing = json.dumps(dataclasses.asdict(plan.timing), sort_keys=True) if plan.timing else "none"
-    return plan.arm, str(plan.first_step), str(plan.last_step), str(restored), str(plan.capture), faults, timing
+    return plan.arm, str(plan.first_step), str(plan.last_step), str(restored), str(plan.capture), faults
 
 
 def of_surroundings(reference: Manifest, candidate: Manifest) -> list[Deviation]:
@@ -152,8 +161,8 @@ def _same_pins(ours: Pins, theirs: Pins) -> bool:
 
 
 def _asked(plan: Plan) -> list[tuple[str, str, str]]:
-    """(group of pins, name, value) that every rank must have in force. Of a fusion that a plan allows nothing is asked:
-    an installation may lack it."""
+    """(group of pins, name, value) that every rank must have in force. Of a fusion that a plan allows nothing is asked
+    where an installation may lack it."""
     recipe, relaxed = plan.recipe, plan.relaxed
     wanted = determinism.environment(recipe.determinism, relaxed)
     unset = [name for name in determinism.environment(recipe.determinism) if name not in wanted]
@@ -166,6 +175,7 @@ def _asked(plan: Plan) -> list[tuple[str, str, str]]:
         ),
         ("runtime", determinism.DETERMINISTIC_MODE, str(determinism.DETERMINISTIC_MODE not in relaxed)),
         *(("runtime", fusion, "False") for name, fusion in determinism.UNFUSED.items() if name not in relaxed),
+        *(("runtime", determinism.UNFUSED[name], "True") for name in relaxed if name in determinism.ALWAYS_FUSED),
         ("runtime", "threads", str(recipe.launch.threads)),
         *(("environment", name, value) for name, value in wanted.items()),
         *(("environment", name, ABSENT) for name in unset),

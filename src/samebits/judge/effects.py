@@ -26,6 +26,8 @@ Floats = NDArray[np.float64]
 
 DAYS = 100
 _QUANTILES = 101
+_LARGE_SHARE = 1.0
+"""Percent of a step."""
 _LARGE_DRIFT = 5.0
 """Percent over the experiment: beyond it the machine was not at rest."""
 
@@ -46,7 +48,12 @@ def findings(recipe: Recipe, experiment: Experiment, runs: Sequence[TimedRun]) -
         effects=found,
         settings=settings,
         checks=checks,
-        cautions=(*_cautions(checks, found), *_without_effect(experiment, found, settings)),
+        cautions=(
+            *_cautions(checks, found),
+            *_outside(settings, runs),
+            *_lacking(experiment, runs),
+            *_without_effect(experiment, found, settings),
+        ),
         gpu_days=_days(recipe, found[0].median.percent),
         gpu_days_interval=_days_interval(recipe, found[0]),
     )
@@ -188,12 +195,38 @@ def _cautions(checks: Checks, effects: Sequence[Effect]) -> Iterator[str]:
             f"neighbouring blocks are correlated ({checks.blocks.lag1:+.2f}, beyond {checks.blocks.bound:.2f}): the "
             "interval may be too narrow"
         )
+    if effects[0].median.blocks < overhead.BLOCKS_NEEDED:
+        yield f"fewer than {overhead.BLOCKS_NEEDED} blocks decide nothing, whatever the figures say"
     for effect in effects:
         if _disagree(effect):
             yield (
                 f"{effect.candidate} against {effect.reference}: by the runs' mean step times it is "
                 f"{estimate(effect.mean)}, which the median's {percent(effect.median)} is not in: slow steps weigh in"
             )
+
+
+def _outside(settings: Sequence[SettingTimes], runs: Sequence[TimedRun]) -> Iterator[str]:
+    """Time that no step counts and that one setting takes more of than another."""
+    shares = {}
+    for setting in settings:
+        own = _of(setting.setting, runs)
+        outside = np.concatenate([run.clocks.phases[:, [Phase.DATA, Phase.OTHER]].sum(axis=1) for run in own])
+        shares[setting.setting] = float(np.median(outside)) / settings[0].median * 100
+    low, high = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
+    if shares[high] - shares[low] > _LARGE_SHARE:
+        yield (
+            f"drawing batches and logging, which no step counts, took {shares[high]:.1f} % of a step in {high} and "
+            f"{shares[low]:.1f} % in {low}: a cost may hide there"
+        )
+
+
+def _lacking(experiment: Experiment, runs: Sequence[TimedRun]) -> Iterator[str]:
+    """Fusions that a baseline may have and has not."""
+    for run in runs[:1] if experiment == "overhead" else ():
+        found = _read_back(run.manifest)
+        for name, fusion in determinism.UNFUSED.items():
+            if name in run.timing.relaxed and found.get(fusion) == "False":
+                yield f"{fusion} is off in {run.timing.setting}, too: this installation lacks it"
 
 
 def _without_effect(

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from samebits import arms, pins
+from samebits import arms, experiments, pins
 from samebits.judge import deviation
 from samebits.judge.arm import Arm, load
 from samebits.judge.cost import Cost
@@ -35,6 +35,20 @@ class Evidence:
         if experiment not in self._runs:
             self._runs[experiment] = Runs(self.recipe, experiment, self.results)
         return self._runs[experiment]
+
+    @property
+    def made(self) -> list[Experiment]:
+        """Experiments that the recipe asks for, `overhead` first, and others of which something lies there."""
+        if self.recipe.overhead is None:
+            return []
+        wanted = experiments.asked(self.recipe)
+        others = (one for one in experiments.EXPERIMENTS if one not in wanted and one != "null")
+        return [*wanted, *(one for one in others if self.runs(one).present and self._stands(one))]
+
+    def _stands(self, experiment: Experiment) -> bool:
+        """Made on request, and of this recipe: with something to say."""
+        cost = self.cost(experiment)
+        return cost.findings is not None or bool(cost.failures)
 
     @property
     def names(self) -> list[str]:

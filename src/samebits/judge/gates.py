@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 from samebits import arms
+from samebits.judge import alike
 from samebits.judge.compare import Excuses, compare_arms, unhealthy
 from samebits.judge.control import Outcome, judge_control
 from samebits.judge.demand import held_to_placement
@@ -14,6 +16,7 @@ from samebits.judge.judgement import Comparison, GateResult
 from samebits.judge.price import judge_overhead
 from samebits.judge.verdicts import Verdict
 from samebits.judge.waivers import Waivers
+from samebits.pins import Deviation
 from samebits.sections import Gate
 
 _WORST: tuple[Verdict, ...] = ("fail", "invalid", "inconclusive", "pass")
@@ -108,7 +111,20 @@ def _reference_outcomes(evidence: Evidence) -> list[Outcome]:
 def _overhead(evidence: Evidence) -> GateResult:
     if evidence.recipe.overhead is None:
         raise ValueError("the gate overhead needs the section overhead; rules.evidence holds recipes to that")
-    return judge_overhead(evidence.cost("overhead"), evidence.recipe.overhead)
+    costs = [evidence.cost(experiment) for experiment in evidence.made]
+    failures = [f"experiment {cost.experiment}: {text}" for cost in costs[1:] for text in cost.failures]
+    runs = [run for experiment in evidence.made for run in evidence.runs(experiment).all if run.manifest]
+    failures += [] if failures or costs[0].failures else alike.apart(evidence.recipe, runs)
+    return judge_overhead(costs[0], evidence.recipe.overhead, failures, _of_arms(evidence))
+
+
+def _of_arms(evidence: Evidence) -> list[Deviation]:
+    """Of the timed runs from the reference, where bits are compared, too: one sentence must not join two machines."""
+    if arms.REFERENCE not in evidence.names or evidence.reference.certified is None:
+        return []
+    timed = [run.manifest for run in evidence.runs("overhead").all if run.manifest and not run.plan.relaxed]
+    found = alike.of_arm(evidence.reference.certified.manifest, timed[0]) if timed else []
+    return [dataclasses.replace(row, pin=f"{row.pin} (of the reference and of timed runs)") for row in found]
 
 
 _GATES: dict[Gate, Callable[[Evidence], GateResult]] = {

@@ -2,42 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from samebits.artifact.ranks import ranks_text
 from samebits.judge import overhead
-from samebits.judge.cost import Cost
+from samebits.judge.cost import Cost, Effect
 from samebits.judge.digits import estimate
 from samebits.judge.judgement import GateResult
 from samebits.judge.overhead import BLOCKS_NEEDED, Estimate
+from samebits.judge.timing import AGAIN
 from samebits.judge.verdicts import Verdict
 from samebits.overhead import Overhead
+from samebits.pins import Deviation
 
 
-def judge_overhead(cost: Cost, wanted: Overhead) -> GateResult:
-    verdict, explanation = _judged(cost, wanted)
+def judge_overhead(
+    cost: Cost, wanted: Overhead, failures: Sequence[str] = (), apart: Sequence[Deviation] = ()
+) -> GateResult:
+    """failures: of the recipe's further experiments. apart: of the timed runs from the arms whose bits are compared."""
+    verdict, explanation = _judged(cost, wanted, [*cost.failures, *failures], [*cost.deviations, *apart])
     return GateResult(gate="overhead", verdict=verdict, explanation=explanation, comparisons=())
 
 
-def _judged(cost: Cost, wanted: Overhead) -> tuple[Verdict, str]:
+def evidence(cost: Cost) -> Verdict:
+    """Whether its runs are evidence of time at all; `pass` says no more than that."""
     if cost.failures:
-        return "fail", cost.failures[0]
+        return "fail"
     if cost.deviations:
-        row = cost.deviations[0]
-        rest = f" (and {len(cost.deviations) - 1} more)" if len(cost.deviations) > 1 else ""
-        where = f"ranks {ranks_text(row.ranks)}"
-        return (
-            "invalid",
-            f"the runs are not comparable: {row.pin} is {row.reference} and {row.candidate}, {where}{rest}",
-        )
+        return "invalid"
+    return "pass" if cost.findings else "inconclusive"
+
+
+def _judged(
+    cost: Cost, wanted: Overhead, failures: Sequence[str], deviations: Sequence[Deviation]
+) -> tuple[Verdict, str]:
+    if failures:
+        return "fail", failures[0]
+    if deviations:
+        return "invalid", f"the runs are not comparable: {_told(deviations)}; {AGAIN}"
     if cost.findings is None:
-        rest = f" (and {len(cost.problems) - 1} more runs)" if len(cost.problems) > 1 else ""
-        return "inconclusive", f"{cost.problems[0].strip()}{rest}" if cost.problems else "no run was made"
-    found = cost.findings.effects[0].median
-    verdict = overhead.decide(found, wanted.limit_percent)
-    return verdict, _SAID[verdict](found, wanted)
+        rest = f" (and {len(cost.problems) - 1} more)" if len(cost.problems) > 1 else ""
+        told = f"{cost.problems[0].strip()}{rest}" if cost.problems else "no run was made"
+        way_out = "" if AGAIN in told else "; `samebits overhead RECIPE` makes what is missing"
+        return "inconclusive", f"not all runs are evidence: {told}{way_out}"
+    effect = cost.findings.effects[0]
+    verdict = overhead.decide(effect.median, wanted.limit_percent)
+    if verdict == "pass" and overhead.decide(effect.mean, wanted.limit_percent) == "fail":
+        return "inconclusive", _slow_steps(effect, wanted)
+    return verdict, _SAID[verdict](effect.median, wanted)
+
+
+def _told(deviations: Sequence[Deviation]) -> str:
+    row, more = deviations[0], len(deviations) - 1
+    rest = f" (and {more} more)" if more else ""
+    return f"{row.pin} is {row.reference} and {row.candidate}, ranks {ranks_text(row.ranks)}{rest}"
 
 
 def _said(found: Estimate, wanted: Overhead) -> str:
     return f"determinism costs {estimate(found, wanted.limit_percent)} of a step"
+
+
+def _slow_steps(effect: Effect, wanted: Overhead) -> str:
+    return (
+        f"{_said(effect.median, wanted)} by the median, and {estimate(effect.mean, wanted.limit_percent)} by the mean, "
+        f"which is more than the allowed {wanted.limit_percent:g} %: some steps are slow with determinism only; look "
+        "at the report's step times"
+    )
 
 
 def _pass(found: Estimate, wanted: Overhead) -> str:
@@ -50,10 +80,12 @@ def _fail(found: Estimate, wanted: Overhead) -> str:
 
 def _inconclusive(found: Estimate, wanted: Overhead) -> str:
     said = _said(found, wanted)
-    if found.blocks < BLOCKS_NEEDED or found.interval is None:
+    if found.blocks >= BLOCKS_NEEDED and found.interval is None:
+        return f"{said}: all blocks agree more closely than clocks can, so these are no measurements; {AGAIN}"
+    if found.blocks < BLOCKS_NEEDED:
         return (
-            f"{said}; {found.blocks} block{'s' * (found.blocks > 1)} decide nothing, at least {BLOCKS_NEEDED} are "
-            f"needed: {_more(found, wanted)}"
+            f"{said}; {found.blocks} block{'s decide' if found.blocks > 1 else ' decides'} nothing, at least "
+            f"{BLOCKS_NEEDED} are needed: {_more(found, wanted)}"
         )
     return f"{said}, on both sides of the allowed {wanted.limit_percent:g} %: {_more(found, wanted)}"
 

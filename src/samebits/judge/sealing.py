@@ -51,4 +51,5 @@ def _of_arm(folder: Path, manifest: Manifest) -> Sealed:
 
 def _of_runs(folder: Path, manifests: Sequence[Manifest]) -> Sealed:
     ranks = len(manifests[0].ranks)
-    return Sealed(f"{folder}: {len(manifests)} runs, {ranks} ranks each", {"runs": len(manifests), "ranks": ranks})
+    each = f"{ranks} rank{'s' * (ranks > 1)} each"
+    return Sealed(f"{folder}: {len(manifests)} runs, {each}", {"runs": len(manifests), "ranks": ranks})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from samebits.artifact.folder import Artifact, ArtifactError
-from samebits.artifact.manifest import read_manifest
+from samebits.artifact.manifest import read_clocks, read_manifest
 from samebits.judge.cost import Cost
 from samebits.judge.judgement import ArmSummary, Judgement
 from samebits.judge.timing import start_of
@@ -27,15 +27,17 @@ def check_standing(judgement: Judgement, folder: Path) -> None:
 
 
 def _check_runs(cost: Cost, folder: Path, again: str) -> None:
-    """Runs that were no evidence say nothing that could be out of date."""
-    for run in cost.runs if cost.findings else ():
+    for run in (run for run in cost.runs if run.seal):
+        artifact = Artifact(folder / run.arm)
         try:
-            found = start_of(read_manifest(Artifact(folder / run.arm)))
+            manifest = read_manifest(artifact)
+            read_clocks(artifact, manifest)
         except ArtifactError as error:
             raise ArtifactError(f"the report is stale: {error}; then {again}") from error
-        if found != cost.start:
+        if manifest.plan.arm != run.arm or manifest.clocks != run.seal:
             raise ArtifactError(
-                f"{folder / run.arm}: is of start {found}, the report was made of start {cost.start}; {again}"
+                f"{artifact.folder}: is {manifest.plan.arm} of start {start_of(manifest)}, the report was made of "
+                f"another run, of start {cost.start}; {again}"
             )
 
 

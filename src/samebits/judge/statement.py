@@ -87,10 +87,12 @@ def scope_text(
 def _timed(costs: Sequence[Cost]) -> Iterator[str]:
     """How far the measured cost reaches."""
     for cost in costs:
+        if cost.experiment != "overhead" and cost.findings is None:
+            yield f"Asked for and not measured: {cost.experiment}, for its runs are missing or no evidence."
         if cost.experiment == "overhead" and cost.findings is not None:
             where = f" on {cost.nodes}" if cost.nodes else ""
             yield (
-                f"Time: {cost.blocks} blocks of {cost.steps} timed steps a run, {cost.ranks} "
+                f"Time: {cost.blocks} block{'s' * (cost.blocks > 1)} of {cost.steps} timed steps a run, {cost.ranks} "
                 f"rank{'s' * (cost.ranks > 1)}{where}, capture off; this says nothing about the cost on other nodes, "
                 "at another scale or with another parallel layout."
             )

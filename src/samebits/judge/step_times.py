@@ -13,9 +13,12 @@ from samebits.artifact.clock import Phase
 from samebits.artifact.folder import Artifact, ArtifactError
 from samebits.artifact.manifest import Manifest, read_clocks
 from samebits.judge.collect import collect
-from samebits.judge.costing import STEP_TIMES
+from samebits.judge.cost import Cost
+from samebits.judge.costing import STEP_TIMES, Runs, measure
 from samebits.judge.export import groups, write
 from samebits.judge.timing import counted, timing_of
+from samebits.overhead import Experiment
+from samebits.sections import Recipe
 
 ROWS = pa.schema(
     [
@@ -60,8 +63,22 @@ def collect_runs(artifacts: Sequence[Artifact], *, deep: bool | None = None) -> 
     if problems:
         raise ArtifactError("\n".join(problems))
     ordered = sorted(zip(found, artifacts, strict=True), key=lambda entry: _place(entry[0]))
-    write(artifacts[0].folder.with_name(STEP_TIMES), ROWS, groups(_tables(ordered)))
+    path = artifacts[0].folder.with_name(STEP_TIMES)
+    try:
+        write(path, ROWS, groups(_tables(ordered)))
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be written ({error}); free space, then collect again") from error
     return [manifest for manifest, _ in ordered]
+
+
+def measured(recipe: Recipe, experiment: Experiment, results: Path, slowdown_percent: float = 0.0) -> Cost:
+    """Of runs that have all been made; they are collected where that was not done yet."""
+    found = measure(Runs(recipe, experiment, results, slowdown_percent))
+    if not found.problems:
+        return found
+    runs = Runs(recipe, experiment, results, slowdown_percent)
+    collect_runs(run_folders(runs.folder))
+    return measure(runs)
 
 
 def _timed(manifest: Manifest) -> bool:

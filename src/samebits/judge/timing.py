@@ -14,6 +14,8 @@ from samebits.plan import Plan
 
 Floats = NDArray[np.float64]
 
+AGAIN = "make the experiment again: `samebits overhead RECIPE --again`"
+
 
 class TimingError(ValueError):
     """A run whose times are no evidence: what is wrong, the way out."""
@@ -44,11 +46,14 @@ def run_clocks(clocks: Clocks, plan: Plan) -> RunClocks:
     # What a checkpoint leaves behind, in caches and in threads that still write, is no part of a step either.
     disturbed = saved | np.roll(saved, 1) & (np.arange(len(saved)) > 0)
     kept = spent[:, ~warm & ~disturbed]
-    if not kept.shape[1]:
-        raise TimingError(f"no step is left to time of {len(saved)} (warm-up {timing.warm_up}, checkpoints)")
+    if kept.shape[1] * 2 < np.count_nonzero(~warm) or not kept.shape[1]:
+        raise TimingError(
+            f"{kept.shape[1]} steps are left of {len(saved)} (warm-up {timing.warm_up}, the rest beside checkpoints), "
+            f"must be half of those behind the warm-up; {AGAIN}"
+        )
     times = kept[:, :, counted(plan)].sum(axis=2)
     if not (times > 0).all():
-        raise TimingError("its clock stood still: a step took no time; run the experiment again")
+        raise TimingError(f"its clock stood still: a step took no time; {AGAIN}")
     slowest, columns = times.argmax(axis=0), np.arange(times.shape[1])
     return RunClocks(
         steps=times[slowest, columns],

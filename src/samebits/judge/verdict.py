@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import samebits
-from samebits import arms, experiments
+from samebits import arms
 from samebits.artifact.manifest import Manifest
-from samebits.experiments import DETERMINISTIC, EXPERIMENTS
+from samebits.experiments import DETERMINISTIC
 from samebits.judge.cost import Cost
 from samebits.judge.curves import curves
 from samebits.judge.evidence import Evidence
@@ -54,11 +54,10 @@ def judge(recipe: Recipe, results: Path) -> Judgement:
 
 def _costs(evidence: Evidence) -> Iterator[Cost]:
     """Of the experiments that the recipe asks for, and of others that were made on request."""
-    wanted = experiments.asked(evidence.recipe)
-    for experiment in EXPERIMENTS if evidence.recipe.overhead else ():
-        on_request = evidence.runs(experiment).present and evidence.cost(experiment).findings is not None
-        if experiment in wanted or on_request:
-            yield evidence.cost(experiment)
+    for experiment in evidence.made:
+        yield evidence.cost(experiment)
+    if evidence.recipe.overhead and evidence.runs("null").present and evidence.cost("null").findings:
+        yield evidence.cost("null")
 
 
 def _pinned(evidence: Evidence) -> Manifest | None:

@@ -56,6 +56,12 @@ def of_plan(plan: Plan) -> dict[str, str]:
     }
 
 
+def left_off(plan: Plan) -> list[str]:
+    """Variables of determinism that no rank of the arm may see."""
+    asked = determinism.environment(plan.recipe.determinism)
+    return [name for name in asked if name in plan.relaxed]
+
+
 def of_srun(environment: Mapping[str, str], outside: Mapping[str, str]) -> dict[str, str]:
     """What srun, and with it every task outside the image, is started with: the job's own variables, and what
     `outside` asks for. Options of srun that come from somebody's shell (SRUN_, SLURM_ ones that a step reads) stay, as

@@ -55,7 +55,8 @@ class LocalJob:
 
     def last_words(self) -> str:
         home = self._artifacts[0]
-        return failure.of_job(home, self.id, home.launch / f"{self.id}_0_log.err")
+        left = next((artifact for artifact in self._artifacts if not artifact.outcome.exists()), home)
+        return failure.of_job(left, self.id, home.launch / f"{self.id}_0_log.err")
 
     def running(self) -> bool:
         return self._controlled() or bool(self._runners())

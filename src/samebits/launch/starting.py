@@ -113,6 +113,9 @@ class Starting:
         return self._artifact if arm == self._arm else Artifact(self._artifact.folder.with_name(arm))
 
     def _announce(self, plan: Plan, job: Job) -> None:
+        if plan.timing is not None and plan.arm != self._arm:
+            # One line for all runs of an experiment.
+            return
         ranks, steps = plan.world, f"steps {plan.first_step}-{plan.last_step}"
         self._echo.line(f"arm {plan.arm}: job {job.id}, {ranks} rank{'s' if ranks > 1 else ''}, {steps}")
 

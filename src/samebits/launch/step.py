@@ -65,6 +65,8 @@ def ranks(stage: Stage, artifact: Artifact, plan: Plan, meeting: Meeting) -> lis
         "env",
         # Of a prologue or an image; ours follow from Slurm's own.
         *("-u", "RANK", "-u", "LOCAL_RANK"),
+        # Of an image or a site: settings whose cost is measured by leaving them off.
+        *(word for name in environment.left_off(plan) for word in ("-u", name)),
         *variables,
         *stage.command,
         str(artifact.folder),

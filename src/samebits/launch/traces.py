@@ -39,7 +39,8 @@ def set_aside(artifact: Artifact) -> Path | None:
 
 def superseded(artifact: Artifact) -> Path:
     """Where an artifact that must make way goes; nothing is there."""
-    aside = artifact.folder.parent.parent / "superseded" / artifact.folder.name
+    home, name = artifact.folder.parent, artifact.folder.name
+    aside = home.parent / "superseded" / (name if home.name == "arms" else f"{home.name}-{name}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.parent.mkdir(parents=True, exist_ok=True)
     return aside

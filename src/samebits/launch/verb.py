@@ -82,9 +82,11 @@ def run_experiment(
     stamp: Path | None = None,
     log: Path | None = None,
     cluster: Path | None = None,
+    again: bool = False,
     command: Sequence[str] | None = None,
 ) -> int:
-    """Makes all runs of an experiment of the recipe, if need be; the rest is as of `run`. plans: its runs."""
+    """Makes all runs of an experiment of the recipe, if need be; the rest is as of `run`. plans: its runs. again: they
+    are made though all stand."""
 
     def experiment(echo: Echo) -> Outcome:
         wanted = list(plans(recipe.load(path)))
@@ -94,7 +96,7 @@ def run_experiment(
             raise LaunchError(f"arm {wanted[0].arm}: measures no time, must be a run of an experiment")
         folder = experiments.folder(results, wanted[0].recipe.name, timing.experiment)
         executor = LocalExecutor() if cluster is None else SlurmExecutor(load(cluster))
-        return run_whole(wanted, folder, echo=echo, executor=executor, command=command)
+        return run_whole(wanted, folder, echo=echo, executor=executor, command=command, again=again)
 
     return _told(experiment, path.stem, stamp, log)
 

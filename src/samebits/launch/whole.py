@@ -6,13 +6,13 @@ failed or of another recipe, all are made again; where all stand, none is.
 
 from __future__ import annotations
 
-import contextlib
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import progress, traces
+from samebits.launch import progress
 from samebits.launch.arm import CancelledError, cancel, interrupts
 from samebits.launch.echo import Echo
 from samebits.launch.job import LaunchError, Outcome, deciding, latest_outcome, now, read_record, unreadable
@@ -24,18 +24,25 @@ from samebits.plan import Plan
 
 
 def run_whole(
-    plans: Sequence[Plan], folder: Path, *, echo: Echo, executor: Executor, command: Sequence[str] | None = None
+    plans: Sequence[Plan],
+    folder: Path,
+    *,
+    echo: Echo,
+    executor: Executor,
+    command: Sequence[str] | None = None,
+    again: bool = False,
 ) -> Outcome:
     """Returns how the experiment ended, now or earlier: its last run's outcome where all ended well, else that of the
     first one that did not.
 
     folder: of the experiment; each run's artifact lies in it. command: starts one rank; None: the executor's own.
+    again: nothing that stands is kept; a job that runs is waited for.
     Raises LaunchError where it cannot be started, and CancelledError after SIGINT or SIGTERM.
     """
     whole = _Whole(plans, folder.absolute(), echo, executor, command)
     try:
         with interrupts() as whole.interrupts:
-            return whole.run()
+            return whole.run(again)
     except OSError as error:
         raise LaunchError(
             f"{folder}: {error.filename or folder}: {error.strerror or error}; the results folder must be writable, "
@@ -56,32 +63,38 @@ class _Whole:
         self._starting = Starting(plans[0].arm, self._artifacts[0], echo, command)
         self.interrupts: list[int] = []
 
-    def run(self) -> Outcome:
+    def run(self, again: bool) -> Outcome:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._executor.check(self._plans[0], self._artifacts[0])
         try:
-            found = self._found_or_started()
+            found = self._found_or_started(again)
         except LaunchError as error:
             if self.interrupts:
                 raise CancelledError(str(error), self.interrupts[0]) from error
             raise
         return found if isinstance(found, Outcome) else self._wait(found)
 
-    def _found_or_started(self) -> Outcome | Job:
-        with contextlib.ExitStack() as held:
-            for artifact in self._artifacts:
-                held.enter_context(deciding(artifact, lambda: bool(self.interrupts), self._echo.line))
-            if found := self._live_job() or self._kept():
+    def _found_or_started(self, again: bool) -> Outcome | Job:
+        # The first one's lock is the experiment's: one for each would be more files than a process may open.
+        with deciding(self._artifacts[0], lambda: bool(self.interrupts), self._echo.line):
+            if found := self._live_job() or (None if again else self._kept()):
                 return found
             self._clear()
             return self._starting.start(self._executor, self._plans)
 
     def _clear(self) -> None:
-        """Runs that this experiment does not have, of one with more blocks or other settings."""
-        names = {plan.arm for plan in self._plans}
-        for path in self._folder.glob("*/plan.json"):
-            if path.parent.name not in names:
-                path.parent.rename(traces.superseded(Artifact(path.parent)))
+        """Sets aside what was made before, as a whole and under the name of its start: no other takes its place."""
+        made = [path.parent for path in self._folder.glob("*/plan.json")]
+        if not made:
+            return
+        record = next((found for path in made if (found := read_record(Artifact(path)))), None)
+        start = base(record.launch)[:8] if record else "unknown"
+        aside = self._folder.parent / "superseded" / f"{self._name}-{start}"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        for path in made:
+            path.rename(aside / path.name)
+        self._echo.line(f"{self._name}: the {len(made)} runs that were there are now in {aside}")
 
     def _live_job(self) -> Job | None:
         for plan, artifact in zip(self._plans, self._artifacts, strict=True):
@@ -107,7 +120,7 @@ class _Whole:
         place = self._executor.place(self._plans[0])
         for plan, artifact in zip(self._plans, self._artifacts, strict=True):
             if reasons := [*reasons_to_run(plan, artifact, place), *self._apart(artifact)]:
-                self._echo.line(f"{self._name}: all {len(self._plans)} runs are made: {plan.arm}: {reasons[0]}")
+                self._echo.line(f"{self._name}: {len(self._plans)} runs to make ({plan.arm}: {reasons[0]})")
                 return None
         outcome = latest_outcome(self._artifacts[-1])
         if outcome is not None:

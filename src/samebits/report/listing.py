@@ -33,14 +33,17 @@ def _experiment(row: ExperimentRow) -> Iterable[str]:
         f"after {row.warm_up} of warm-up each; at most "
         f"{words.duration(60.0 * row.time_minutes)}"
     )
-    source = "measured before" if row.measured else "assumed, until it is measured"
-    scatter = f"blocks scatter by {row.spread:.2g} % ({source})"
+    scatter = f"blocks scatter by {row.spread:.2g} %, as measured before"
+    if not row.measured:
+        scatter = f"if blocks scatter by {row.spread:.2g} % (a quiet machine; shared ones do by several times as much)"
     if row.half_width is None:
         yield f"  {scatter}; one block has no interval"
     else:
         yield f"  {scatter}: 9 in 10 such experiments have an interval within +-{row.half_width:.2g} %"
-    wanted = f"+-{row.wanted_half_width:g} % as wanted (overhead.half_width_percent)"
+    wanted = f"+-{row.wanted_half_width:g} % as wanted (overhead.half_width_percent) then"
     yield f"  {wanted} takes {row.wanted_blocks or 'more than 1,000'} blocks (overhead.blocks is {row.blocks})"
+    if not row.measured:
+        yield "  measure once, then plan again: nothing was measured here yet"
     yield f"  {row.command}"
 
 

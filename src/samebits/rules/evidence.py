@@ -102,6 +102,10 @@ def overhead_gate(recipe: Recipe) -> Iterator[Problem]:
         rule = "must be there where gates has overhead: it says how time is measured"
         way_out = "add it with limit_percent, blocks, steps and warm_up, or take overhead out of gates"
         yield Problem("overhead", MISSING, rule, way_out)
+    if recipe.overhead and round(recipe.overhead.limit_percent, 2) != recipe.overhead.limit_percent:
+        rule = "must have two decimals at most: reports write intervals with no more"
+        way_out = f"use {round(recipe.overhead.limit_percent, 2):g}"
+        yield Problem("overhead.limit_percent", recipe.overhead.limit_percent, rule, way_out)
     also = recipe.overhead.also if recipe.overhead else ()
     for index, further in enumerate(also):
         if further in also[:index]:
