@@ -153,6 +153,22 @@ def test_a_job_that_still_runs_another_experiment_is_not_taken_over(tmp_path: Pa
         run(plans(steps=99), tmp_path, executor)
 
 
+def test_runs_whose_processes_live_on_are_neither_moved_nor_made_again(tmp_path: Path) -> None:
+    """As on a node that was taken for lost."""
+    executor = executors.Recording()
+    run(plans(), tmp_path, executor)
+    living = Artifact(folder(tmp_path) / "deterministic-2")
+    record = read_record(living)
+    assert record is not None
+    living.outcome.unlink()
+    with job.running(living, record.launch) as refusal:
+        assert not refusal
+        with pytest.raises(LaunchError, match=r"arm deterministic-2: process .* still runs its earlier start"):
+            run(plans(), tmp_path, executor)
+    assert living.plan.exists()
+    assert len(executor.requests) == 1
+
+
 def test_a_record_that_cannot_be_read_stops_everything(tmp_path: Path) -> None:
     executor = executors.Recording()
     run(plans(), tmp_path, executor)

@@ -3,14 +3,12 @@ that can be believed."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from samebits import determinism, experiments
 from samebits.artifact.clock import TRAINING, Phase
@@ -114,7 +112,7 @@ def _half_width(values: Floats) -> float | None:
     """Of Student's interval on the mean, at LEVEL; None for one value."""
     if len(values) < 2:
         return None
-    return float(stdtrit(len(values) - 1, (1 + overhead.LEVEL) / 2) * values.std(ddof=1) / math.sqrt(len(values)))
+    return float(overhead.half_widths(len(values), float(values.std(ddof=1))))
 
 
 def _phase_means(phase: Phase, runs: Sequence[TimedRun]) -> Floats:

@@ -106,7 +106,7 @@ def estimate(ratios: ArrayLike) -> Estimate:
     mean, blocks, spread = float(d.mean()), len(d), _spread(d)
     if spread is None:
         return Estimate(percent=_percent(mean), blocks=blocks, interval=None)
-    half, wide = float(_half_widths(blocks, spread)), _percent(spread)
+    half, wide = float(half_widths(blocks, spread)), _percent(spread)
     interval = Interval(
         low=_percent(mean - half),
         high=_percent(mean + half),
@@ -139,7 +139,7 @@ def blocks_to_decide(found: Estimate, limit: float) -> int | None:
     if found.interval is None:
         return None
     counts = np.arange(max(BLOCKS_NEEDED, found.blocks), MOST_BLOCKS + 1)
-    return _first(counts, _half_widths(counts, _log(found.interval.spread, "spread")) < distance)
+    return _first(counts, half_widths(counts, _log(found.interval.spread, "spread")) < distance)
 
 
 def detectable(blocks: int, spread: float) -> float:
@@ -266,8 +266,8 @@ def _critical(blocks: NDArray[np.int_] | int) -> Floats:
     return np.asarray(stdtrit(np.subtract(blocks, 1), (1 + LEVEL) / 2))
 
 
-def _half_widths(blocks: NDArray[np.int_] | int, spread: float) -> Floats:
-    """Of logs."""
+def half_widths(blocks: NDArray[np.int_] | int, spread: float) -> Floats:
+    """Of Student's interval on a mean, in the unit of `spread`."""
     return np.asarray(_critical(blocks) * spread / np.sqrt(blocks))
 
 
@@ -275,7 +275,7 @@ def _assured(blocks: NDArray[np.int_], spread: float, assurance: float) -> Float
     """Half-widths of logs that a share `assurance` keeps within."""
     if not 0.5 <= assurance < 1:
         raise ValueError(f"assurance is {assurance:g}, must be from 0.5 to below 1")
-    return np.asarray(_half_widths(blocks, spread) * np.sqrt(chdtri(blocks - 1, 1 - assurance) / (blocks - 1)))
+    return np.asarray(half_widths(blocks, spread) * np.sqrt(chdtri(blocks - 1, 1 - assurance) / (blocks - 1)))
 
 
 def _first(counts: NDArray[np.int_], enough: NDArray[np.bool_]) -> int | None:

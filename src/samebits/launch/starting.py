@@ -38,11 +38,7 @@ class Starting:
         starts = tuple(self._starts(plans))
         for start in starts:
             self._check_restore(start, starts)
-            if pid := runner(start.artifact):
-                raise LaunchError(
-                    f"arm {start.plan.arm}: process {pid}, on this host or a node, still runs its earlier start; end "
-                    "it, or take its node down, then start again"
-                )
+            refuse_running(start.artifact)
         for start in starts:
             self._make_room(start)
         try:
@@ -118,6 +114,15 @@ class Starting:
             return
         ranks, steps = plan.world, f"steps {plan.first_step}-{plan.last_step}"
         self._echo.line(f"arm {plan.arm}: job {job.id}, {ranks} rank{'s' if ranks > 1 else ''}, {steps}")
+
+
+def refuse_running(artifact: Artifact) -> None:
+    """Raises LaunchError while a process still runs an earlier start of the arm."""
+    if pid := runner(artifact):
+        raise LaunchError(
+            f"arm {artifact.folder.name}: process {pid}, on this host or a node, still runs its earlier start; end it, "
+            "or take its node down, then start again"
+        )
 
 
 def _origin(start: Start, starts: Sequence[Start]) -> Start | None:

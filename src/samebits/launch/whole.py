@@ -18,7 +18,7 @@ from samebits.launch.echo import Echo
 from samebits.launch.job import LaunchError, Outcome, deciding, latest_outcome, now, read_record, unreadable
 from samebits.launch.kept import plan_changes, reasons_to_run
 from samebits.launch.start import base
-from samebits.launch.starting import Starting
+from samebits.launch.starting import Starting, refuse_running
 from samebits.launch.submit import Executor, Job
 from samebits.plan import Plan
 
@@ -87,6 +87,8 @@ class _Whole:
         made = [path.parent for path in self._folder.glob("*/plan.json")]
         if not made:
             return
+        for path in made:
+            refuse_running(Artifact(path))
         record = next((found for path in made if (found := read_record(Artifact(path)))), None)
         start = base(record.launch)[:8] if record else "unknown"
         aside = self._folder.parent / "superseded" / f"{self._name}-{start}"
