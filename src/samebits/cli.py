@@ -1,7 +1,8 @@
 """The verbs: `samebits VERB`. Rules call them, people call them, tests call them.
 
-Exit status of `compare` and `verdict`: 0 pass, 1 fail, 2 invalid, 3 inconclusive. Every verb: 2 for input that it
-cannot accept (a message says which and why), 4 where an arm did not finish or samebits itself failed.
+Exit status of `compare`, `verdict` and `overhead` (of its runs as evidence): 0 pass, 1 fail, 2 invalid, 3 inconclusive.
+Every verb: 2 for input that it cannot accept (a message says which and why), 4 where an arm did not finish or samebits
+itself failed.
 """
 
 from __future__ import annotations
