@@ -15,6 +15,7 @@ from samebits.artifact.reader import FingerprintFile, read
 from samebits.artifact.site import Kind, Moment, Phase, Site
 from samebits.run import capture, staging
 from samebits.run.capture import Capture
+from samebits.run.reading import Reader
 from samebits.run.staging import Adding
 
 STEPS = 3
@@ -91,7 +92,7 @@ def stage_all(monkeypatch: pytest.MonkeyPatch, add: Adding) -> None:
     """Every tensor counts as one of a device, whose digests `add` makes."""
     monkeypatch.setattr(staging, "adding", lambda _device: add)
     monkeypatch.setattr(
-        Capture, "_is_remote", lambda self, value: isinstance(value, torch.Tensor) and not self._is_skipped(value)
+        Reader, "_is_remote", lambda self, value: isinstance(value, torch.Tensor) and not self.skips(value)
     )
 
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from samebits.run.capture import Capture
 from samebits.run.digest import CHUNK_BYTES, digest
+from samebits.run.reading import Reader
 from samebits.run.staging import Staging, adding, by_torch
 from staged_run import Model
 from test_digest import LARGE_VIEWS, by_dtype, random_bytes, tensor_of
@@ -89,14 +89,13 @@ def test_a_block_waits_for_nothing_but_its_one_transfer() -> None:
 
 
 def test_capture_reads_the_state_without_waiting() -> None:
-    model, recording = Model(), object.__new__(Capture)
-    recording._limit, recording._staging = None, Staging()
+    model, reader = Model(), Reader(None)
     state = model.state(None)
     items = [(site, value.to(DEVICE) if isinstance(value, torch.Tensor) else value) for site, value in state]
-    recording._read(items)
-    recording._staging.drop()
+    reader.read(items)
+    reader.drop()
     with nothing_waits():
-        readings = recording._read(items)
+        readings = reader.read(items)
     assert len(readings) == len(items)
 
 

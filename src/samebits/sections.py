@@ -188,7 +188,7 @@ class Determinism(Section):
     """Only variables and values of the accepted table; what is left out is filled from it."""
 
 
-Rung = Literal["metrics", "state"]
+Rung = Literal["metrics", "state", "boundary", "op"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,8 @@ class Capture(Section):
     """How much is fingerprinted. Where a step or rank falls outside the limits, the rung `metrics` is recorded."""
 
     rung: Rung
-    """`metrics`: scalars as logged. `state`: also batch, gradients, parameters, optimizer, random streams."""
+    """`metrics`: scalars as logged. `state`: also batch, gradients, parameters, optimizer, random streams. `boundary`:
+    also modules, collectives and messages. `op`: also every operation."""
     every: Count = 1
     """Full rung at steps divisible by this, and at the last step."""
     windows: tuple[tuple[int, int], ...] | None = None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from samebits.artifact.site import RECORD, Flag, Moment
+from samebits.artifact.site import KNOWN_FLAGS, RECORD, Flag, Moment
 
 DIGEST_BYTES = 16
 NO_CHAIN = bytes(DIGEST_BYTES)
@@ -29,7 +29,6 @@ _WORDS = RECORD.itemsize // 8
 _LAYOUT_WORDS = 2
 _ROW = np.dtype([("site", "<u8", (2,)), ("form", "<u8"), ("occurrence", "<u4"), ("flags", "<u4")])
 _HEAD = struct.Struct("<16sBBQQ32s").pack
-_KNOWN_FLAGS = int(Flag.VALUE | Flag.SKIPPED | Flag.INPUT)
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def _check_rows(rows: NDArray[np.void]) -> None:
     before = np.roll(rows["occurrence"], 1)
     if (rows["occurrence"] != np.where(again, before + 1, 0)).any():
         raise ValueError("a record stands twice, or an occurrence of its site is missing")
-    if (rows["flags"] & ~np.uint32(_KNOWN_FLAGS)).any():
+    if (rows["flags"] & ~np.uint32(KNOWN_FLAGS)).any():
         raise ValueError("a record has an unknown flag")
 
 

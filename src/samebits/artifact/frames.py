@@ -16,8 +16,8 @@ import struct
 from enum import StrEnum
 
 MAGIC = b"samebits-fp\n"
-FORMAT = 2
-"""2: clock records."""
+FORMAT = 3
+"""2: clock records. 3: kinds and flags of the rungs `boundary` and `op`."""
 PREFIX = MAGIC + FORMAT.to_bytes(4, "little")
 HEAD = struct.Struct("<4sIQ")
 CHECK_BYTES = 16

@@ -39,7 +39,14 @@ class Phase(StrEnum):
 
 
 class Kind(StrEnum):
-    """What was fingerprinted. UPDATE metrics are gradient norm and the like; FORWARD metrics are losses."""
+    """What was fingerprinted. UPDATE metrics are gradient norm and the like; FORWARD metrics are losses.
+
+    From rung `boundary` on. MODULE: what a module returned; OUTPUT_GRADIENT: the gradient of that. LOCAL_GRADIENT: of a
+    parameter, before it is reduced. COLLECTIVE: input at the launch, output at the consumer's wait; scope: its ranks.
+    SEND, RECEIVE: one message between pipeline stages; scope: the other rank. RECOMPUTE: what a module returned when it
+    was computed again for the backward pass. CALL: a function that computes as a whole, of autograd or of a library.
+    From rung `op` on. OP: one dispatched operation. GIVEN: bytes that no seen operation left there.
+    """
 
     BATCH = "batch"
     METRIC = "metric"
@@ -51,6 +58,25 @@ class Kind(StrEnum):
     SCHEDULER = "scheduler"
     POSITION = "position"
     RNG = "rng"
+    MODULE = "module"
+    OUTPUT_GRADIENT = "output-gradient"
+    LOCAL_GRADIENT = "local-gradient"
+    COLLECTIVE = "collective"
+    SEND = "send"
+    RECEIVE = "receive"
+    RECOMPUTE = "recompute"
+    CALL = "call"
+    OP = "op"
+    GIVEN = "given"
+
+
+TRACED = frozenset(
+    {
+        *(Kind.MODULE, Kind.OUTPUT_GRADIENT, Kind.LOCAL_GRADIENT, Kind.COLLECTIVE, Kind.SEND, Kind.RECEIVE),
+        *(Kind.RECOMPUTE, Kind.CALL, Kind.OP, Kind.GIVEN),
+    }
+)
+"""Recorded while a step computes, in the order in which things happen on a rank."""
 
 
 @dataclass(frozen=True, order=True)
@@ -98,12 +124,26 @@ def form_hash(dtype: str, shape: Sequence[int]) -> bytes:
 
 class Flag(IntFlag):
     """VALUE: output[0] is the value's float64 bit pattern, output[1] a digest word of its original bytes.
-    SKIPPED: too large, outputs are 0. INPUT: the input digest is known."""
+    SKIPPED: too large, outputs are 0. INPUT: the input digest is known. STRIDED: a tensor among inputs or outputs is
+    not contiguous. PARTIAL: an input was too large, so that equal input digests do not show equal inputs. Bits 8 to 15
+    hold how many tensors the input digest is of, 255 standing for more."""
 
     NONE = 0
     VALUE = 1
     SKIPPED = 2
     INPUT = 4
+    STRIDED = 8
+    PARTIAL = 16
+
+
+INPUTS_SHIFT = 8
+MOST_INPUTS = 255
+KNOWN_FLAGS = int(Flag.VALUE | Flag.SKIPPED | Flag.INPUT | Flag.STRIDED | Flag.PARTIAL) | MOST_INPUTS << INPUTS_SHIFT
+
+
+def inputs_of(flags: int) -> int:
+    """How many tensors a record's input digest is of."""
+    return flags >> INPUTS_SHIFT & MOST_INPUTS
 
 
 RECORD = np.dtype(

@@ -7,21 +7,22 @@ once a block: nothing waits for a tensor by itself.
 from __future__ import annotations
 
 import math
-import struct
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 
 from samebits.artifact import clock
 from samebits.artifact.header import Header
-from samebits.artifact.site import Flag, Form, Kind, Moment, Phase, Site
-from samebits.run.digest import DIGEST_ID, digest, digest_bytes
+from samebits.artifact.site import RUNGS, Flag, Kind, Moment, Phase, Site
+from samebits.run.digest import DIGEST_ID
+from samebits.run.reading import Reader, Reading, Row, number
 from samebits.run.recorder import Recorder
-from samebits.run.staging import Fetched, Staged, Staging
-from samebits.run.state import Item, Value, gradient_items, state_items
+from samebits.run.state import gradient_items, state_items
+from samebits.run.trace import Trace
+from samebits.run.tracing import Tracing, is_traced
 from samebits.run.watch import Training, Watcher
 
 UPDATE_METRICS = frozenset({"grad-norm", "params-norm", "num-zeros", "learning-rate", "loss-scale", "tokens"})
@@ -31,11 +32,6 @@ HEALTHY_NORMS = frozenset({"grad-norm", "params-norm"})
 """Must be finite, as every loss must: a last update that breaks the parameters shows in no later loss."""
 _STATE_METRICS = {"params-norm": Phase.STATE}
 """Computed from the state after the step: recorded behind it, for it follows from it."""
-
-Output = tuple[int, int]
-Row = tuple[Site, Form, Output, Flag]
-Reading = tuple[Site, Form, Output | Staged, Flag]
-"""A row whose digest may still be on its way."""
 
 
 class Capture(Watcher):
@@ -51,7 +47,8 @@ class Capture(Watcher):
         self._launch = launch
         self._observe = observe
         self._readings: list[Reading] = []
-        self._staging = Staging()
+        self._tracing: Tracing | None = None
+        self._trace: Trace | None = None
         self._started = 0
         self.recorder: Recorder
 
@@ -63,81 +60,78 @@ class Capture(Watcher):
             plan=training.plan,
             pins=self._observe(training),
         )
-        self._limit = training.plan.recipe.capture.max_tensor_bytes
+        self._reader = Reader(training.plan.recipe.capture.max_tensor_bytes)
         self.recorder = Recorder(self._path, header)
+        rung = training.plan.recipe.capture.rung
+        if training.plan.capture and is_traced(rung):
+            self._tracing = Tracing(training, rung, self._reader)
 
     def on_restored(self, training: Training) -> None:
         if training.plan.capture:
-            self._block(Moment.RESTORED, training.step, "state", self._read(state_items(training)))
+            self._block(Moment.RESTORED, training.step, "state", self._reader.read(state_items(training)))
 
     def on_step_begin(self, training: Training) -> None:
         self._started = time.time_ns()
         self._readings.clear()
-        self._staging.drop()
+        self._reader.drop()
+        if self._tracing is not None and is_traced(self._rung(training)):
+            self._trace = self._tracing.start()
+            self._readings = self._trace.readings
+            self._trace.stage = Phase.DATA
 
     def on_batch(self, training: Training, micro_batch: int, batch: dict[str, torch.Tensor]) -> None:
         if self._full(training):
-            self._readings += self._read((Site(Phase.DATA, Kind.BATCH, name), tensor) for name, tensor in batch.items())
+            items = ((Site(Phase.DATA, Kind.BATCH, name), tensor) for name, tensor in batch.items())
+            self._readings += self._reader.read(items)
+        if self._trace is not None:
+            self._trace.stage = Phase.FORWARD
 
     def on_gradients(self, training: Training) -> None:
         if self._full(training):
-            self._readings += self._read(gradient_items(training))
+            self._readings += self._reader.read(gradient_items(training))
+        if self._trace is not None:
+            self._trace.stage = Phase.UPDATE
 
     def on_step_end(self, training: Training, metrics: dict[str, float | torch.Tensor]) -> None:
         if not training.plan.capture:
             self._note_health(training, metrics)
             return
-        rung = training.plan.rung_at(training.coordinates.rank, training.step)
-        state = self._read(state_items(training)) if rung == "state" else []
-        scalars = self._read((_metric_site(name), value) for name, value in metrics.items())
-        readings = sorted(self._readings + state + scalars, key=lambda reading: _ORDER[reading[0].phase])
-        rows = self._block(Moment.STEP, training.step, rung, readings)
+        traced = self._stop_tracing()
+        state = self._reader.read(state_items(training)) if self._full(training) else []
+        scalars = self._reader.read((_metric_site(name), value) for name, value in metrics.items())
+        later = sorted([*([] if traced else self._readings), *state, *scalars], key=lambda one: _ORDER[one.site.phase])
+        rows = self._block(Moment.STEP, training.step, self._rung(training), [*traced, *later])
         self._note_health(training, {**metrics, **_exact_metrics(rows)})
 
     def on_save(self, training: Training) -> None:
         if training.plan.capture:
-            self._block(Moment.SAVED, training.step, "state", self._read(state_items(training)))
+            self._block(Moment.SAVED, training.step, "state", self._reader.read(state_items(training)))
 
     def on_final(self, training: Training) -> None:
-        self._block(Moment.FINAL, training.step, "state", self._read(state_items(training)))
+        self._block(Moment.FINAL, training.step, "state", self._reader.read(state_items(training)))
+
+    def _stop_tracing(self) -> list[Reading]:
+        """What was traced in this step, in its own order."""
+        if self._tracing is None or self._trace is None:
+            return []
+        self._tracing.stop()
+        self._trace = None
+        return self._readings
 
     def _full(self, training: Training) -> bool:
-        plan = training.plan
-        return plan.capture and plan.rung_at(training.coordinates.rank, training.step) == "state"
+        return training.plan.capture and RUNGS.index(self._rung(training)) >= RUNGS.index("state")
 
-    def _read(self, items: Iterable[Item]) -> list[Reading]:
-        """Stages all that lies on a device, in one go, and digests the rest at once."""
-        listed = list(items)
-        staged = iter(self._staging.take([value for _, value in listed if self._is_remote(value)]))
-        return [
-            (site, _form(value), next(staged), _flag(value)) if self._is_remote(value) else self._row(site, value)
-            for site, value in listed
-        ]
-
-    def _is_remote(self, value: Value) -> TypeGuard[torch.Tensor]:
-        return isinstance(value, torch.Tensor) and not value.is_cpu and not self._is_skipped(value)
-
-    def _is_skipped(self, tensor: torch.Tensor) -> bool:
-        return self._limit is not None and tensor.nbytes > self._limit
-
-    def _row(self, site: Site, value: Value) -> Row:
-        if not isinstance(value, torch.Tensor):
-            return plain_row(site, value)
-        if self._is_skipped(value):
-            return site, _form(value), (0, 0), Flag.SKIPPED
-        if _flag(value) is Flag.VALUE:
-            return site, _form(value), (_bits(float(value)), digest(value)[0]), Flag.VALUE
-        return site, _form(value), digest(value), Flag.NONE
+    def _rung(self, training: Training) -> str:
+        return training.plan.rung_at(training.coordinates.rank, training.step)
 
     def _block(self, moment: Moment, step: int, rung: str, readings: Iterable[Reading]) -> list[Row]:
         """Writes a block; waits once for all that was staged since the last one."""
         started = self._started if moment is Moment.STEP else time.time_ns()
-        fetched = self._staging.fetch()
-        rows = [_arrived(reading, fetched) for reading in readings]
+        rows = self._reader.rows(readings)
         recorder = self.recorder
         recorder.begin(moment, step, rung)
-        for site, form, output, flags in rows:
-            recorder.record(recorder.site(site), recorder.form(form), output, flags)
+        for site, form, output, flags, source in rows:
+            recorder.record(recorder.site(site), recorder.form(form), output, flags, source)
         recorder.end(started, time.time_ns())
         return rows
 
@@ -156,51 +150,8 @@ def _metric_site(name: str) -> Site:
     return Site(phase, Kind.METRIC, name)
 
 
-def _form(tensor: torch.Tensor) -> Form:
-    return Form(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-
-
-def _flag(tensor: torch.Tensor) -> Flag:
-    """Of one floating-point number the record holds the value itself; below 2 bytes torch cannot convert every type."""
-    exact = tensor.numel() == 1 and tensor.is_floating_point() and tensor.element_size() >= 2
-    return Flag.VALUE if exact else Flag.NONE
-
-
-def _arrived(reading: Reading, fetched: Fetched) -> Row:
-    site, form, output, flags = reading
-    if not isinstance(output, Staged):
-        return site, form, output, flags
-    if flags is Flag.VALUE:
-        return site, form, (_bits(float(fetched.tensor(output))), fetched.digest(output)[0]), flags
-    return site, form, fetched.digest(output), flags
-
-
 def _exact_metrics(rows: Iterable[Row]) -> dict[str, float]:
     """Those whose record holds the value: where they lay on a device, they are here now."""
     return {
-        site.name: _value(output[0])
-        for site, _, output, flags in rows
-        if site.kind is Kind.METRIC and flags is Flag.VALUE
+        row.site.name: number(row.output[0]) for row in rows if row.site.kind is Kind.METRIC and row.flags & Flag.VALUE
     }
-
-
-def plain_row(site: Site, value: bool | int | float | bytes) -> Row:
-    """Record of a Python value: exact, with its type as dtype. bytes and whole numbers beyond 2^53 by digest only."""
-    if isinstance(value, bytes):
-        return site, Form("bytes", (len(value),)), digest_bytes(value), Flag.NONE
-    if isinstance(value, float):
-        bits = _bits(value)
-        return site, Form("float", ()), (bits, bits), Flag.VALUE
-    form = Form(type(value).__name__, ())
-    word = digest_bytes(repr(int(value)).encode())[0]
-    if abs(value) <= 1 << 53:
-        return site, form, (_bits(float(value)), word), Flag.VALUE
-    return site, form, digest_bytes(repr(value).encode()), Flag.NONE
-
-
-def _bits(value: float) -> int:
-    return int(struct.unpack("<Q", struct.pack("<d", value))[0])
-
-
-def _value(bits: int) -> float:
-    return float(struct.unpack("<d", struct.pack("<Q", bits))[0])

@@ -16,6 +16,7 @@ from samebits.plan import Plan
 from samebits.run import checkpoint, clock, layout, metrics, model, rng, upstream
 from samebits.run.data import Sampler, Shape
 from samebits.run.label import CheckpointError
+from samebits.run.trace import quiet
 from samebits.run.watch import Training, Watcher
 
 Batch = dict[str, torch.Tensor]
@@ -107,9 +108,9 @@ def _step(training: Training, watchers: Sequence[Watcher]) -> None:
 
 
 def _each(training: Training, watchers: Sequence[Watcher]) -> Iterator[Watcher]:
-    """One after the other; what it does counts as its own phase."""
+    """One after the other; what it does counts as its own phase, and is not traced."""
     for watcher in watchers:
-        with training.clock.during(watcher.phase):
+        with training.clock.during(watcher.phase), quiet():
             yield watcher
 
 

@@ -25,7 +25,7 @@ def state_items(training: Training) -> Iterator[Item]:
         yield from _optimizer_items(scope, inner, names)
         yield from _master_items(scope, inner, names, training)
     yield from parameter_items(training)
-    for scope, module in _modules(training):
+    for scope, module in modules(training):
         for name, buffer in module.named_buffers():
             yield _site(Kind.BUFFER, name, scope), buffer
     yield from _scalars(Kind.SCHEDULER, training.scheduler.state_dict(), "", "")
@@ -36,14 +36,14 @@ def state_items(training: Training) -> Iterator[Item]:
 
 def parameter_items(training: Training) -> Iterator[tuple[Site, torch.Tensor]]:
     """Parameters as used at run time."""
-    for scope, module in _modules(training):
+    for scope, module in modules(training):
         for name, parameter in module.named_parameters():
             yield _site(Kind.PARAMETER, name, scope), parameter
 
 
 def gradient_items(training: Training) -> Iterator[tuple[Site, torch.Tensor]]:
     """The buffer each parameter's gradient was reduced into (`main_grad`), or its `grad`; none where it has neither."""
-    for scope, module in _modules(training):
+    for scope, module in modules(training):
         for name, parameter in module.named_parameters():
             gradient = getattr(parameter, "main_grad", None)
             gradient = parameter.grad if gradient is None else gradient
@@ -55,7 +55,7 @@ def _site(kind: Kind, name: str, scope: str) -> Site:
     return Site(Phase.STATE, kind, name, scope)
 
 
-def _modules(training: Training) -> Iterator[tuple[str, Any]]:
+def modules(training: Training) -> Iterator[tuple[str, Any]]:
     """(scope, model without its wrappers) of each chunk; the scope is empty where there is one chunk."""
     for index, chunk in enumerate(training.chunks):
         module = chunk
@@ -68,7 +68,7 @@ def _optimizers(training: Training) -> Iterator[tuple[str, Any, dict[int, str]]]
     """(scope, Megatron optimizer, id of an optimized tensor -> parameter name) of each optimizer in a chain."""
     named = {
         id(parameter): f"{scope}.{name}" if scope else name
-        for scope, module in _modules(training)
+        for scope, module in modules(training)
         for name, parameter in module.named_parameters()
     }
     chain = getattr(training.optimizer, "chained_optimizers", [training.optimizer])
@@ -79,7 +79,7 @@ def _optimizers(training: Training) -> Iterator[tuple[str, Any, dict[int, str]]]
 def _names(optimizer: Any, training: Training, named: dict[int, str]) -> dict[int, str]:
     """The optimized tensor is the parameter itself, its full-precision copy, or this rank's shard of either."""
     names = dict(named)
-    for _, module in _modules(training):
+    for _, module in modules(training):
         for _, parameter in module.named_parameters():
             main = getattr(parameter, "main_param", None)
             if main is not None:
@@ -119,7 +119,7 @@ def _optimizer_items(scope: str, optimizer: Any, names: dict[int, str]) -> Itera
 def _master_items(scope: str, optimizer: Any, names: dict[int, str], training: Training) -> Iterator[Item]:
     """Optimized tensors that are storage of their own. One that views a run-time parameter is that parameter."""
     storages = {
-        parameter.untyped_storage().data_ptr() for _, module in _modules(training) for parameter in module.parameters()
+        parameter.untyped_storage().data_ptr() for _, module in modules(training) for parameter in module.parameters()
     }
     for name, tensor in _optimized(optimizer, names):
         if tensor.untyped_storage().data_ptr() not in storages:

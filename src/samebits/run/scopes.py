@@ -1,0 +1,72 @@
+"""Which module computes: the path of names from the model down, kept by torch's hooks on every module's call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.nn.modules import module as hooks
+
+Returned = Callable[[str, torch.nn.Module, Any], None]
+"""(name, module, what it returned)."""
+
+
+class Scopes:
+    """Names of modules as the model itself has them (`decoder.layers.0.mlp.linear_fc1`), prefixed by their chunk where
+    there are several. A module of none of the models goes by its class. returned: called behind each call."""
+
+    def __init__(self, models: Iterable[tuple[str, torch.nn.Module]], returned: Iterable[Returned] = ()) -> None:
+        self._names = {
+            id(module): ".".join(filter(None, (scope, name)))
+            for scope, model in models
+            for name, module in model.named_modules()
+        }
+        self._returned = list(returned)
+        self._inside = threading.local()
+        self._handles: list[Any] = []
+
+    def start(self) -> None:
+        self._handles = [
+            hooks.register_module_forward_pre_hook(self._enter),
+            hooks.register_module_forward_hook(self._leave, always_call=True),
+        ]
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._stack.clear()
+
+    @property
+    def scope(self) -> str:
+        """Of the innermost module that computes on this thread; empty outside all."""
+        return self._stack[-1] if self._stack else ""
+
+    def push(self, name: str) -> None:
+        """A scope that is no module, below the one at hand: `decoder.layers.0.mlp/Function.forward`."""
+        self._stack.append(f"{self.scope}/{name}")
+
+    def pop(self) -> None:
+        if self._stack:
+            self._stack.pop()
+
+    @property
+    def _stack(self) -> list[str]:
+        if not hasattr(self._inside, "stack"):
+            self._inside.stack = []
+        stack: list[str] = self._inside.stack
+        return stack
+
+    def _enter(self, module: torch.nn.Module, _arguments: Any) -> None:
+        self._stack.append(self._names.get(id(module), type(module).__name__))
+
+    def _leave(self, module: torch.nn.Module, _arguments: Any, output: Any) -> None:
+        name = self.scope
+        try:
+            # Where the call failed there is no output, and the error goes on.
+            for returned in self._returned if output is not None else ():
+                returned(name, module, output)
+        finally:
+            self.pop()

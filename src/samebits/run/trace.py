@@ -1,0 +1,91 @@
+"""The records of one step as it computes, in the order in which things happen on this rank.
+
+Several sources write into one trace: modules and collectives (rung `boundary`), operations (rung `op`). Safe in the
+threads of autograd. samebits' own work, and whatever stands inside `quiet()`, is not recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from samebits.artifact.site import Flag, Phase, Site
+from samebits.run.digest import digest_bytes
+from samebits.run.reading import Read, Reader, Reading, form_of
+from samebits.run.state import Value
+
+_HERE = threading.local()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """What this thread does inside is not recorded."""
+    before = is_quiet()
+    _HERE.quiet = True
+    try:
+        yield
+    finally:
+        _HERE.quiet = before
+
+
+def is_quiet() -> bool:
+    return getattr(_HERE, "quiet", False)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a record was made from, read before it could be overwritten. reads: digests. tensors: how many of them are
+    tensors. flags: STRIDED, PARTIAL."""
+
+    reads: tuple[Read, ...]
+    tensors: int
+    flags: Flag
+
+
+class Trace:
+    """stage: phase of what runs outside a backward pass."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._lock = threading.RLock()
+        self.stage = Phase.FORWARD
+        self.readings: list[Reading] = []
+
+    @property
+    def phase(self) -> Phase:
+        return Phase.BACKWARD if in_backward() else self.stage
+
+    def sources(self, tensors: Sequence[torch.Tensor], arguments: Sequence[bytes] = ()) -> Sources:
+        """Reads them now. arguments: exact text of plain ones, which count behind the tensors."""
+        flags = Flag.NONE
+        reads: list[Read] = []
+        with quiet(), self._lock:
+            for tensor in tensors:
+                if self._reader.skips(tensor):
+                    flags |= Flag.PARTIAL
+                    reads.append(digest_bytes(form_of(tensor).hash()))
+                else:
+                    reads.append(self._reader.digest(tensor))
+                if not tensor.is_contiguous():
+                    flags |= Flag.STRIDED
+        return Sources((*reads, *map(digest_bytes, arguments)), len(tensors), flags)
+
+    def record(self, site: Site, output: Value, sources: Sources | None = None) -> Reading:
+        """output: a tensor, read now, or a plain value. Without sources nothing is said of inputs."""
+        with quiet(), self._lock:
+            reading = self._reader.read([(site, output)])[0]
+            if sources is not None:
+                reading = reading.with_sources(sources.reads, sources.tensors, sources.flags)
+            if isinstance(output, torch.Tensor) and not output.is_contiguous():
+                reading = reading._replace(flags=reading.flags | Flag.STRIDED)
+            self.readings.append(reading)
+        return reading
+
+
+def in_backward() -> bool:
+    """Whether this thread runs a backward pass."""
+    return int(torch._C._current_graph_task_id()) != -1

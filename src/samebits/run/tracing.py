@@ -1,0 +1,45 @@
+"""What is traced at which rung: the tracers of one rank, started and stopped with each step that is to be traced."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from samebits.artifact.site import RUNGS
+from samebits.run.reading import Reader
+from samebits.run.scopes import Scopes
+from samebits.run.state import modules
+from samebits.run.trace import Trace
+from samebits.run.watch import Training
+
+
+class Tracer(Protocol):
+    """Writes what it sees into the trace between start and stop. Adds no collective, changes no tensor."""
+
+    def start(self, trace: Trace) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def is_traced(rung: str) -> bool:
+    return RUNGS.index(rung) >= RUNGS.index("boundary")
+
+
+class Tracing:
+    """One step after the other."""
+
+    def __init__(self, training: Training, rung: str, reader: Reader) -> None:
+        self._reader = reader
+        self._scopes = Scopes(modules(training))
+        self._tracers: list[Tracer] = []
+
+    def start(self) -> Trace:
+        trace = Trace(self._reader)
+        self._scopes.start()
+        for tracer in self._tracers:
+            tracer.start(trace)
+        return trace
+
+    def stop(self) -> None:
+        for tracer in reversed(self._tracers):
+            tracer.stop()
+        self._scopes.stop()
