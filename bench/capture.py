@@ -25,18 +25,8 @@ from typing import Any
 
 from peers.install import install
 from samebits.plan import Plan
-from samebits.sections import (
-    Capture,
-    Checkpoint,
-    Determinism,
-    Launch,
-    Model,
-    Optimizer,
-    Parallel,
-    Recipe,
-    Rung,
-    StreamData,
-)
+from samebits.questions import Capture, Rung
+from samebits.sections import Checkpoint, Determinism, Launch, Model, Optimizer, Parallel, Recipe, StreamData
 
 RUNGS: tuple[str, ...] = typing.get_args(Rung)
 PEERS = ("debug-mode", "msprobe-L1")

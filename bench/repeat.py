@@ -23,7 +23,8 @@ from samebits.artifact.folder import Artifact
 from samebits.judge.collect import collect
 from samebits.launch.arm import run_arm
 from samebits.launch.echo import Echo
-from samebits.sections import Capture, Checkpoint, Recipe
+from samebits.questions import Capture
+from samebits.sections import Checkpoint, Recipe
 
 SMOKE = Path(__file__).resolve().parent.parent / "recipes" / "smoke.yaml"
 

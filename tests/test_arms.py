@@ -11,8 +11,9 @@ import pytest
 import builders
 from samebits import arms, plan_table
 from samebits.plan import Plan
+from samebits.questions import Fault
 from samebits.recipe import RecipeError
-from samebits.sections import Fault, Recipe
+from samebits.sections import Recipe
 
 _RESULTS = Path("/results")
 

@@ -15,7 +15,7 @@ import evidence
 import timed
 from samebits import status
 from samebits.planting import PlantError, parse
-from samebits.sections import Fault
+from samebits.questions import Fault
 
 
 def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ from samebits.artifact.site import Flag, Form, Moment
 from samebits.judge import records
 from samebits.judge.compare import NOT_SEEN, compare
 from samebits.judge.judgement import Symptom
-from samebits.sections import Fault
+from samebits.questions import Fault
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ from samebits.judge.price import judge_overhead
 from samebits.judge.verdict import judge
 from samebits.judge.verdicts import Verdict
 from samebits.plan import Plan, decode
-from samebits.sections import Recipe, Waiver
+from samebits.questions import Waiver
+from samebits.sections import Recipe
 
 
 def only(arm: str, **changes: Any) -> Callable[[Plan], dict[str, Any] | None]:

@@ -14,7 +14,8 @@ import evidence
 from samebits.artifact.manifest import read_manifest
 from samebits.judge import deviation
 from samebits.pins import ABSENT, Pins
-from samebits.sections import Recipe, Waiver
+from samebits.questions import Waiver
+from samebits.sections import Recipe
 from samebits.surroundings import Cluster, Container
 
 DIGEST = "sha256:" + "ab" * 32

@@ -11,8 +11,8 @@ import builders
 import timed
 from samebits import arms, determinism, experiments
 from samebits.overhead import Experiment
+from samebits.questions import Rung
 from samebits.recipe import RecipeError
-from samebits.sections import Rung
 
 ALL = pytest.mark.parametrize("experiment", experiments.EXPERIMENTS)
 

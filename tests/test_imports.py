@@ -16,8 +16,8 @@ MODULES = {
     for path in sorted((SOURCE / "samebits").rglob("*.py"))
 }
 NOUNS = (
-    *("samebits", "samebits.sections", "samebits.surroundings", "samebits.overhead", "samebits.strict"),
-    *("samebits.plan", "samebits.pins", "samebits.artifact"),
+    *("samebits", "samebits.sections", "samebits.questions", "samebits.surroundings", "samebits.overhead"),
+    *("samebits.strict", "samebits.plan", "samebits.pins", "samebits.artifact"),
 )
 """Enter the container: standard library and numpy only."""
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import builders
 from samebits.plan import Plan, PlanError, decode
-from samebits.sections import Fault, FaultKind, Moe, Recipe
+from samebits.questions import Fault, FaultKind
+from samebits.sections import Moe, Recipe
 
 _KINDS: tuple[FaultKind, ...] = FaultKind.__args__  # type: ignore[attr-defined]
 _FAULTS = st.builds(

@@ -12,7 +12,7 @@ import json
 from samebits.run import cpu_backend
 cpu_backend.install()
 from samebits.run import upstream
-from samebits.sections import Fault
+from samebits.questions import Fault
 try:
     upstream.apply(frozenset({"no-such-fault"}))
 except upstream.UpstreamError as error:

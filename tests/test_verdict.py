@@ -20,7 +20,7 @@ from samebits.judge.encode import to_json
 from samebits.judge.judgement import Judgement
 from samebits.judge.verdict import judge
 from samebits.judge.verdicts import Verdict
-from samebits.sections import Fault
+from samebits.questions import Fault
 
 ALTERED = {"change": artifacts.altered("parameter:w0", rank=1, step=4)}
 RESTORED = {"change": artifacts.altered("rng:numpy", rank=1, step=2, moment=Moment.RESTORED)}

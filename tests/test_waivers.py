@@ -17,7 +17,7 @@ from samebits.artifact.folder import Artifact
 from samebits.artifact.site import Kind, Moment
 from samebits.judge.compare import compare
 from samebits.judge.judgement import Comparison
-from samebits.sections import Waiver
+from samebits.questions import Waiver
 
 WAIVER = Waiver(item="rng:python", reason="training draws nothing from it")
 HELD = [

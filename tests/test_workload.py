@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import workload
-from samebits.sections import Fault, Recipe
+from samebits.questions import Fault
+from samebits.sections import Recipe
 from workload import MODEL, MOE, MTP, OPTIMIZER, PARALLEL, Result
 
 LAYOUTS = {

@@ -19,20 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from samebits.plan import Plan
-from samebits.sections import (
-    Capture,
-    Checkpoint,
-    Determinism,
-    Fault,
-    Launch,
-    Model,
-    Moe,
-    Mtp,
-    Optimizer,
-    Parallel,
-    Recipe,
-    TokenData,
-)
+from samebits.questions import Capture, Fault
+from samebits.sections import Checkpoint, Determinism, Launch, Model, Moe, Mtp, Optimizer, Parallel, Recipe, TokenData
 
 TIMEOUT_S = 150.0
 

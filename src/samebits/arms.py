@@ -14,9 +14,10 @@ from typing import Any
 from samebits.artifact.folder import Artifact
 from samebits.flat import entries
 from samebits.plan import Plan
+from samebits.questions import Fault
 from samebits.recipe import RecipeError
 from samebits.rules.evidence import EVERY_RANK, RESTORE_FAULTS
-from samebits.sections import Fault, Recipe
+from samebits.sections import Recipe
 
 REFERENCE = "reference"
 RESUMED = "resumed"
@@ -26,6 +27,7 @@ _SOFTWARE = ("torch", "numpy", "megatron-core", "transformer-engine")
 
 SOURCES = (
     "sections.py",
+    "questions.py",
     "surroundings.py",
     "overhead.py",
     "strict.py",

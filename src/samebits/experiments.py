@@ -10,8 +10,9 @@ from typing import get_args
 from samebits import determinism
 from samebits.overhead import Experiment, Overhead, Timing
 from samebits.plan import Plan
+from samebits.questions import Capture, Rung
 from samebits.recipe import RecipeError
-from samebits.sections import Capture, Recipe, Rung
+from samebits.sections import Recipe
 
 EXPERIMENTS: tuple[Experiment, ...] = get_args(Experiment)
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from samebits.overhead import Timing
-from samebits.sections import Fault, Recipe, Rung
+from samebits.questions import Fault, Rung
+from samebits.sections import Recipe
 
 PLAN_FORMAT = 1
 

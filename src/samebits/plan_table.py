@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from samebits import arms, determinism
 from samebits.plan import Plan
-from samebits.sections import Fault
+from samebits.questions import Fault
 
 if TYPE_CHECKING:
     from samebits.experiment_table import ExperimentRow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from samebits.sections import Fault, FaultKind
+from samebits.questions import Fault, FaultKind
 
 
 class PlantError(ValueError):

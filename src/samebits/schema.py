@@ -30,7 +30,8 @@ def schema_text(kind: Any) -> str:
 
 def _descriptions(kind: Any) -> dict[tuple[str, str], str]:
     """The text below each field of each section; pydantic's own reader costs 0.1 s at every start."""
-    modules = [sys.modules[name] for name in (kind.__module__, "samebits.surroundings", "samebits.overhead")]
+    parts = ("samebits.questions", "samebits.surroundings", "samebits.overhead")
+    modules = [sys.modules[name] for name in (kind.__module__, *parts)]
     found = {}
     for section in (node for module in modules for node in ast.parse(inspect.getsource(module)).body):
         if isinstance(section, ast.ClassDef):

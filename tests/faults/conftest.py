@@ -17,7 +17,8 @@ from samebits.judge.collect import collect
 from samebits.launch.arm import run_arm
 from samebits.launch.echo import Echo
 from samebits.plan import Plan
-from samebits.sections import Fault, Recipe
+from samebits.questions import Fault
+from samebits.sections import Recipe
 
 Launch = Callable[..., Artifact]
 

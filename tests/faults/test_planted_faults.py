@@ -13,7 +13,7 @@ from faults.conftest import Arms, small_recipe
 from samebits.artifact.folder import Artifact
 from samebits.judge.compare import compare
 from samebits.judge.judgement import Comparison, Divergence, Symptom
-from samebits.sections import Fault
+from samebits.questions import Fault
 
 pytestmark = pytest.mark.ranks
 

@@ -23,7 +23,7 @@ from samebits.judge.scope import scope_of
 from samebits.judge.verdicts import Verdict
 from samebits.judge.waivers import NONE, Waivers
 from samebits.pins import Deviation
-from samebits.sections import Waiver
+from samebits.questions import Waiver
 
 NOT_SEEN = "a fault was planted and not seen: nothing that such a run agrees with is proven"
 

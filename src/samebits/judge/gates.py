@@ -17,7 +17,7 @@ from samebits.judge.price import judge_overhead
 from samebits.judge.verdicts import Verdict
 from samebits.judge.waivers import Waivers
 from samebits.pins import Deviation
-from samebits.sections import Gate
+from samebits.questions import Gate
 
 _WORST: tuple[Verdict, ...] = ("fail", "invalid", "inconclusive", "pass")
 

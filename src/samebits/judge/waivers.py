@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from samebits.judge.judgement import WaivedItem
 from samebits.judge.records import Item
-from samebits.sections import Waiver
+from samebits.questions import Waiver
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from samebits.launch.slurm_executor import SlurmExecutor
 from samebits.launch.submit import LocalExecutor
 from samebits.launch.whole import run_whole
 from samebits.plan import Plan
-from samebits.sections import Control, Fault, Recipe
+from samebits.questions import Control, Fault
+from samebits.sections import Recipe
 
 BAD_INPUT = 2
 TROUBLE = 4

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 from samebits.problem import MISSING, Problem, listed
-from samebits.sections import Fault, FaultKind, Recipe
+from samebits.questions import Fault, FaultKind
+from samebits.sections import Recipe
 
 RESTORE_FAULTS: frozenset[FaultKind] = frozenset(("moment-drop", "rng-skip", "position-skip", "upstream"))
 """They strike when a checkpoint is restored."""

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from samebits.artifact.site import Kind, Moment, Phase, Site
+from samebits.questions import Fault
 from samebits.run.rng import rng_states, set_rng_states
 from samebits.run.state import gradient_items, parameter_items, state_items
 from samebits.run.watch import Training, Watcher
-from samebits.sections import Fault
 
 if TYPE_CHECKING:
     from samebits.run.recorder import Recorder

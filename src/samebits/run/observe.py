@@ -238,7 +238,10 @@ def code() -> dict[str, str]:
 
     own = Path(samebits.__file__).parent
     ours = [
-        *(own / name for name in ("plan.py", "sections.py", "surroundings.py", "overhead.py", "pins.py")),
+        *(
+            own / name
+            for name in ("plan.py", "sections.py", "questions.py", "surroundings.py", "overhead.py", "pins.py")
+        ),
         *own.glob("run/**/*.py"),
         *own.glob("artifact/*.py"),
     ]

@@ -16,7 +16,7 @@ from megatron.core.optimizer.distrib_optimizer import HAVE_APEX_OR_TE, Distribut
 from megatron.core.transformer.moe import moe_utils, token_dispatcher
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
-from samebits.sections import Fault
+from samebits.questions import Fault
 
 SHARED_STEP = "shared-step"
 
