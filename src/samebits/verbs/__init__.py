@@ -1,0 +1,1 @@
+"""The verbs, by what they do; `samebits.cli` puts them together."""

@@ -1,0 +1,88 @@
+"""Verbs that judge what lies there: collect, compare, report, verdict."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samebits.status import Decided
+from samebits.verbs.words import AsJson, Candidate, Folder, RecipeFile, Reference, Results
+
+app = typer.Typer()
+
+
+@app.command()
+def collect(
+    folder: Folder,
+    deep: Annotated[
+        bool | None, typer.Option("--deep/--light", help="Re-read every record, or rely on what each rank verified.")
+    ] = None,
+    stamp: Annotated[
+        Path | None, typer.Option(help="Gets the outcome, a refusal too; the exit status is then 0.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify every rank's file, refuse gaps, and seal the manifest; of an experiment's folder, those of all runs."""
+    from samebits.judge import sealing
+
+    sealed = sealing.seal(folder, deep=deep, stamp=stamp)
+    print(json.dumps(sealed.as_json) if as_json else sealed.text, file=sys.stderr if sealed.refused else sys.stdout)
+
+
+@app.command()
+def compare(
+    reference: Reference,
+    candidate: Candidate,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two artifacts, with or without a pipeline: identical, or where they part."""
+    from samebits.artifact.folder import Artifact
+    from samebits.judge import encode
+    from samebits.judge.compare import compare as compared
+    from samebits.judge.verdicts import EXIT_STATUS
+    from samebits.report import terminal
+
+    comparison = compared(Artifact(reference), Artifact(candidate))
+    if as_json:
+        print(encode.to_json(comparison), end="")
+    else:
+        terminal.show(terminal.comparison_text(comparison))
+    raise Decided(EXIT_STATUS[comparison.verdict])
+
+
+@app.command()
+def report(path: RecipeFile, results: Results = Path("results")) -> None:
+    """Judge a recipe's arms; write report.html, report.json and junit.xml. Succeeds whatever the verdict."""
+    from samebits import recipe
+    from samebits.judge.verdict import judge
+    from samebits.report import writer
+
+    judgement = judge(recipe.load(path), results)
+    folder = results / judgement.recipe
+    folder.mkdir(parents=True, exist_ok=True)
+    writer.write(judgement, folder)
+    print(f"{judgement.recipe}: {judgement.verdict}; {folder / 'report.html'}")
+
+
+@app.command()
+def verdict(
+    folder: Annotated[Path, typer.Argument(metavar="RESULTS/NAME", help="A recipe's folder of results.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show the verdict of a report that is there; its exit status is the verdict's."""
+    from samebits.judge.standing import check_standing
+    from samebits.judge.verdicts import EXIT_STATUS
+    from samebits.report import json_report, terminal
+
+    judgement = json_report.load(folder / "report.json")
+    check_standing(judgement, folder)
+    if as_json:
+        print((folder / "report.json").read_text(encoding="utf-8"), end="")
+    else:
+        terminal.show(terminal.judgement_text(judgement))
+        print(f"\nreport: {folder / 'report.html'}")
+    raise Decided(EXIT_STATUS[judgement.verdict])

@@ -1,0 +1,19 @@
+"""Arguments and options that several verbs have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="A recipe's YAML file.")]
+Folder = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="An arm's folder.")]
+Reference = Annotated[Path, typer.Argument(metavar="REFERENCE", help="An arm's folder.")]
+Candidate = Annotated[Path, typer.Argument(metavar="CANDIDATE", help="Another arm's folder.")]
+Results = Annotated[Path, typer.Option(help="Folder of all results.")]
+ClusterOption = Annotated[
+    Path | None, typer.Option(help="A cluster file: arms are its jobs, for example profiles/slurm/cluster.yaml.")
+]
+LogFile = Annotated[Path | None, typer.Option("--log", help="Gets all lines too.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")]
