@@ -30,6 +30,7 @@ SOURCES = (
     "questions.py",
     "surroundings.py",
     "overhead.py",
+    "stressors.py",
     "strict.py",
     "plan.py",
     "pins.py",

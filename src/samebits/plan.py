@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from samebits.overhead import Timing
 from samebits.questions import Fault, Rung
 from samebits.sections import Recipe
+from samebits.stressors import Stressor
 
 PLAN_FORMAT = 1
 
@@ -39,6 +40,7 @@ class Plan:
     faults: planted on purpose; empty in every arm but controls and tests.
     keep_checkpoints: other arms write theirs too (a twin does all that the reference does) and delete them at the end.
     timing: of a run that measures time, which writes no checkpoint; None: of an arm that is compared.
+    stress: what is varied although it must not matter; empty in every arm but those of `samebits stress`.
     """
 
     format: int = PLAN_FORMAT
@@ -51,6 +53,7 @@ class Plan:
     keep_checkpoints: bool
     faults: tuple[Fault, ...] = ()
     timing: Timing | None = None
+    stress: tuple[Stressor, ...] = ()
 
     @property
     def world(self) -> int:

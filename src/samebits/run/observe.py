@@ -240,7 +240,15 @@ def code() -> dict[str, str]:
     ours = [
         *(
             own / name
-            for name in ("plan.py", "sections.py", "questions.py", "surroundings.py", "overhead.py", "pins.py")
+            for name in (
+                "plan.py",
+                "sections.py",
+                "questions.py",
+                "stressors.py",
+                "surroundings.py",
+                "overhead.py",
+                "pins.py",
+            )
         ),
         *own.glob("run/**/*.py"),
         *own.glob("artifact/*.py"),
