@@ -30,13 +30,15 @@ class Row(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A row whose digests may still be on their way. sources: digests that its input digest is made of."""
+    """A row whose digests may still be on their way. sources: digests that its input digest is made of. unless: no row
+    at all where its output turns out to be this."""
 
     site: Site
     form: Form
     output: Read
     flags: int
     sources: tuple[Read, ...] = ()
+    unless: Read | None = None
 
     def with_sources(self, sources: Sequence[Read], tensors: int, flags: Flag = Flag.NONE) -> Reading:
         """tensors: how many of them are of tensors; the rest are of plain arguments."""
@@ -76,7 +78,11 @@ class Reader:
     def rows(self, readings: Iterable[Reading]) -> list[Row]:
         """Waits once for all that was staged since the last time."""
         fetched = self._staging.fetch()
-        return [_arrived(reading, fetched) for reading in readings]
+        return [
+            _arrived(reading, fetched)
+            for reading in readings
+            if reading.unless is None or _digest(reading.unless, fetched) != _digest(reading.output, fetched)
+        ]
 
     def _is_remote(self, value: Value) -> TypeGuard[torch.Tensor]:
         return isinstance(value, torch.Tensor) and not value.is_cpu and not self.skips(value)
@@ -102,7 +108,7 @@ def flag_of(tensor: torch.Tensor) -> Flag:
 
 
 def _arrived(reading: Reading, fetched: Fetched) -> Row:
-    site, form, output, flags, sources = reading
+    site, form, output, flags, sources, _ = reading
     source = fold([_digest(one, fetched) for one in sources]) if flags & Flag.INPUT else 0
     if isinstance(output, Staged) and flags & Flag.VALUE:
         return Row(site, form, (bits(float(fetched.tensor(output))), fetched.digest(output)[0]), flags, source)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,37 +47,43 @@ class Sources:
 
 
 class Trace:
-    """stage: phase of what runs outside a backward pass."""
+    """stage: phase of what runs outside a backward pass. lock: of readings and reader."""
 
     def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._lock = threading.RLock()
+        self.reader = reader
+        self.lock = threading.RLock()
         self.stage = Phase.FORWARD
         self.readings: list[Reading] = []
+        self.writers: list[Callable[[torch.Tensor], None]] = []
 
     @property
     def phase(self) -> Phase:
         return Phase.BACKWARD if in_backward() else self.stage
 
+    def wrote(self, tensor: torch.Tensor) -> None:
+        """To be said by who saw bytes arrive that no operation left there, as a collective's: once they are there."""
+        for writer in self.writers:
+            writer(tensor)
+
     def sources(self, tensors: Sequence[torch.Tensor], arguments: Sequence[bytes] = ()) -> Sources:
         """Reads them now. arguments: exact text of plain ones, which count behind the tensors."""
         flags = Flag.NONE
         reads: list[Read] = []
-        with quiet(), self._lock:
+        with quiet(), self.lock:
             for tensor in tensors:
-                if self._reader.skips(tensor):
+                if self.reader.skips(tensor):
                     flags |= Flag.PARTIAL
                     reads.append(digest_bytes(form_of(tensor).hash()))
                 else:
-                    reads.append(self._reader.digest(tensor))
+                    reads.append(self.reader.digest(tensor))
                 if not tensor.is_contiguous():
                     flags |= Flag.STRIDED
         return Sources((*reads, *map(digest_bytes, arguments)), len(tensors), flags)
 
     def record(self, site: Site, output: Value, sources: Sources | None = None) -> Reading:
         """output: a tensor, read now, or a plain value. Without sources nothing is said of inputs."""
-        with quiet(), self._lock:
-            reading = self._reader.read([(site, output)])[0]
+        with quiet(), self.lock:
+            reading = self.reader.read([(site, output)])[0]
             if sources is not None:
                 reading = reading.with_sources(sources.reads, sources.tensors, sources.flags)
             if isinstance(output, torch.Tensor) and not output.is_contiguous():
