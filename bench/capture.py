@@ -26,7 +26,7 @@ from typing import Any
 from peers.install import install
 from samebits.plan import Plan
 from samebits.questions import Capture, Rung
-from samebits.sections import Checkpoint, Determinism, Launch, Model, Optimizer, Parallel, Recipe, StreamData
+from samebits.sections import Checkpoint, Determinism, Launch, MegatronRecipe, Model, Optimizer, Parallel, StreamData
 
 RUNGS: tuple[str, ...] = typing.get_args(Rung)
 PEERS = ("debug-mode", "msprobe-L1")
@@ -40,9 +40,9 @@ _MEASURED = slice(WARM_UP_ROUNDS, -1)
 RESULTS = Path(__file__).parent / "results" / "capture.json"
 
 
-def recipe(steps: int) -> Recipe:
+def recipe(steps: int) -> MegatronRecipe:
     """Dense, fp32, 4 x 256 tokens a step."""
-    return Recipe(
+    return MegatronRecipe(
         name="bench-capture",
         workload="megatron-core",
         model=Model(

@@ -17,6 +17,7 @@ MODULES = {
 }
 NOUNS = (
     *("samebits", "samebits.sections", "samebits.questions", "samebits.surroundings", "samebits.overhead"),
+    "samebits.command",
     "samebits.stressors",
     *("samebits.strict", "samebits.plan", "samebits.pins", "samebits.artifact"),
 )

@@ -93,7 +93,7 @@ TYPES: list[tuple[dict[str, Any], str]] = [
     ({"controls": [{"name": "a"}]}, "controls[0].fault is missing, must be a mapping with the keys kind, rank, step"),
     ({"parallel": {"tensr": 1}}, "parallel.tensr is 1, must not be there: unknown key, parallel has world, tensor,"),
     ({"parallel": {"zz": 1}}, "parallel.zz is 1, must not be there: unknown key, parallel has world, tensor, sequence"),
-    ({"tensor": 2}, "tensor is 2, must not be there: unknown key, the file has name, workload, model, parallel,"),
+    ({"tensor": 2}, "tensor is 2, must not be there: unknown key, the file has name, workload, parallel, steps,"),
     ({"data": 3}, "data is 3, must be a mapping whose key `source` is 'stream' or 'tokens'; write its keys below it"),
     ({"data": {"source": "strem"}}, "data.source is 'strem', must be 'stream' or 'tokens'; write `source: stream`"),
     ({"data": {"source": ...}}, "data.source is missing, must be 'stream' or 'tokens'; write `source: stream`"),
@@ -134,7 +134,7 @@ def test_an_unknown_key_gets_the_nearest_one(tmp_path: Path, changes: dict[str, 
 def test_all_ill_typed_values_are_reported_together_unknown_keys_first(tmp_path: Path) -> None:
     lines = _refused(builders.recipe_file(tmp_path, steps=0, seed=-1, modle=3, precision="fp8"))
 
-    assert [line.split(": ")[1].split()[0] for line in lines] == ["modle", "precision", "steps", "seed"]
+    assert [line.split(": ")[1].split()[0] for line in lines] == ["modle", "steps", "precision", "seed"]
 
 
 def test_all_broken_rules_are_reported_together(tmp_path: Path) -> None:

@@ -20,7 +20,18 @@ from typing import Any
 
 from samebits.plan import Plan
 from samebits.questions import Capture, Fault
-from samebits.sections import Checkpoint, Determinism, Launch, Model, Moe, Mtp, Optimizer, Parallel, Recipe, TokenData
+from samebits.sections import (
+    Checkpoint,
+    Determinism,
+    Launch,
+    MegatronRecipe,
+    Model,
+    Moe,
+    Mtp,
+    Optimizer,
+    Parallel,
+    TokenData,
+)
 
 TIMEOUT_S = 150.0
 
@@ -71,7 +82,7 @@ OPTIMIZER = Optimizer(
 )
 
 
-def recipe(**changes: Any) -> Recipe:
+def recipe(**changes: Any) -> MegatronRecipe:
     """A small dense recipe of 12 steps with a checkpoint at step 6; `changes` replace sections."""
     sections: dict[str, Any] = {
         "name": "test",
@@ -89,10 +100,10 @@ def recipe(**changes: Any) -> Recipe:
         "launch": Launch(time_minutes=5, threads=1),
         "gates": ("repeatability", "resume"),
     }
-    return Recipe(**(sections | changes))
+    return MegatronRecipe(**(sections | changes))
 
 
-def plan(of: Recipe, restore: Path | None = None, faults: tuple[Fault, ...] = ()) -> Plan:
+def plan(of: MegatronRecipe, restore: Path | None = None, faults: tuple[Fault, ...] = ()) -> Plan:
     """All steps from scratch, or those after the checkpoint `restore` of step `checkpoint.resume_from`."""
     return Plan(
         arm="test",

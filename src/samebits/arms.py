@@ -30,15 +30,16 @@ SOURCES = (
     "questions.py",
     "surroundings.py",
     "overhead.py",
+    "command.py",
     "stressors.py",
     "strict.py",
     "plan.py",
     "pins.py",
-    "run/*.py",
+    "run/**/*.py",
     "artifact/*.py",
 )
 """What runs inside a rank; relative to the package."""
-_STARTING = ("determinism.py", "launch/environment.py", "launch/step.py", "launch/container.py")
+_STARTING = ("determinism.py", "launch/environment.py", "launch/step.py", "launch/varying.py", "launch/container.py")
 """What decides how a rank is started."""
 
 _WITHOUT_EFFECT = (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from samebits.problem import MISSING, Problem, listed
 
 if TYPE_CHECKING:
-    from samebits.sections import Determinism, Recipe
+    from samebits.sections import Determinism, MegatronRecipe
 
 _KEY = "determinism.environment"
 _ALGORITHMS = ("Ring", "CollnetDirect", "CollnetChain")
@@ -117,7 +117,7 @@ def environment(determinism: Determinism, relaxed: Sequence[str] = ()) -> dict[s
     return {name: value for name, value in sorted(wanted.items()) if name not in off}
 
 
-def knobs(recipe: Recipe) -> tuple[str, ...]:
+def knobs(recipe: MegatronRecipe) -> tuple[str, ...]:
     """Every determinism setting that a deterministic run of the recipe has on, by the name that relaxes it."""
     flags = [name for name in FLAGS if getattr(recipe.determinism, name)]
     unfused = [name for name in UNFUSED if name != "unfused_router" or recipe.model.moe]

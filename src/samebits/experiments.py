@@ -12,7 +12,7 @@ from samebits.overhead import Experiment, Overhead, Timing
 from samebits.plan import Plan
 from samebits.questions import Capture, Rung
 from samebits.recipe import RecipeError
-from samebits.sections import Recipe
+from samebits.sections import Recipe, built_in
 
 EXPERIMENTS: tuple[Experiment, ...] = get_args(Experiment)
 
@@ -71,7 +71,7 @@ def settings(recipe: Recipe, experiment: Experiment) -> tuple[str, ...]:
         case "overhead":
             return BASELINE, DETERMINISTIC
         case "attribution":
-            return DETERMINISTIC, *(f"{_WITHOUT}{knob}" for knob in determinism.knobs(recipe))
+            return DETERMINISTIC, *(f"{_WITHOUT}{knob}" for knob in determinism.knobs(built_in(recipe)))
         case "capture":
             return DETERMINISTIC, *(f"{_CAPTURE}{rung}" for rung in get_args(Rung))
         case "null":
@@ -171,5 +171,5 @@ def _plan(recipe: Recipe, arm: str, timing: Timing, steps: int) -> Plan:
 
 def _relaxed(recipe: Recipe, setting: str) -> tuple[str, ...]:
     if setting in (BASELINE, AGAIN):
-        return determinism.knobs(recipe)
+        return determinism.knobs(built_in(recipe))
     return (setting.removeprefix(_WITHOUT),) if setting.startswith(_WITHOUT) else ()

@@ -118,6 +118,8 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
 def _decode_dataclass(kind: Any, value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise PlanError(f"{where}: is {type(value).__name__}, must be an object")
+    if kind is Recipe:
+        kind = Recipe.kind_of(value.get("workload"))
     hints = _type_hints(kind)
     names = {entry.name for entry in dataclasses.fields(kind)}
     if unknown := sorted(set(value) - names):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from samebits import arms, determinism
 from samebits.plan import Plan
 from samebits.questions import Fault
+from samebits.sections import MegatronRecipe, Recipe
 
 if TYPE_CHECKING:
     from samebits.experiment_table import ExperimentRow
@@ -31,7 +32,7 @@ class PlanRow:
     first_step: int
     last_step: int
     steps: int
-    tokens: int
+    tokens: int | None
     start: str
     faults: tuple[str, ...]
     rung: str
@@ -60,7 +61,7 @@ def _row(plan: Plan, path: Path) -> PlanRow:
         first_step=plan.first_step,
         last_step=plan.last_step,
         steps=steps,
-        tokens=steps * recipe.data.global_batch * recipe.model.sequence_length,
+        tokens=_tokens(recipe, steps),
         start=plan.restore or "scratch",
         faults=tuple(_fault_text(fault) for fault in plan.faults),
         rung=recipe.capture.rung if plan.capture else "none",
@@ -72,6 +73,12 @@ def _row(plan: Plan, path: Path) -> PlanRow:
             "OMP_NUM_THREADS": str(recipe.launch.threads),
         },
     )
+
+
+def _tokens(recipe: Recipe, steps: int) -> int | None:
+    if not isinstance(recipe, MegatronRecipe):
+        return None
+    return steps * recipe.data.global_batch * recipe.model.sequence_length
 
 
 def _fault_text(fault: Fault) -> str:

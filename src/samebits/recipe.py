@@ -9,7 +9,6 @@ look at the machine: that a recipe loads does not show that its software is inst
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,8 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from samebits import document, expectation, rules, typed
 from samebits.problem import MISSING, Problem, listed
-from samebits.sections import Recipe, TokenData
+from samebits.sections import CommandRecipe, MegatronRecipe, Recipe, TokenData
 
+_WORKLOADS = ("megatron-core", "command")
 _SOURCES = {"stream": "StreamData", "tokens": "TokenData"}
 _ITEM_BYTES = {"uint8": 1, "uint16": 2, "int32": 4}
 
@@ -30,7 +30,7 @@ class RecipeError(ValueError):
 
 
 def load(path: Path) -> Recipe:
-    """The recipe in `path`, its token file as an absolute path.
+    """The recipe in `path`, its token file, or the folder of its command, as an absolute path.
 
     Raises RecipeError with all problems of the file; rules across fields are checked once every field is well typed.
     """
@@ -38,31 +38,35 @@ def load(path: Path) -> Recipe:
         body = document.read(path)
     except document.DocumentError as error:
         raise RecipeError(str(error)) from error
+    kind = Recipe.kind_of(body.get("workload"))
     try:
-        recipe = _adapter().validate_json(json.dumps(body))
+        # JSON, in which lists are what tuples come as; strict mode refuses a Python list for a tuple.
+        recipe = TypeAdapter(kind).validate_json(json.dumps(body))
     except ValidationError as error:
-        raise _refusal(path, _type_problems(body, error)) from error
-    recipe = _with_absolute_data(path, recipe)
-    if found := [*_name_problems(path, recipe), *rules.problems(recipe), *_data_problems(recipe)]:
+        raise _refusal(path, _type_problems(kind, body, error)) from error
+    recipe = _with_absolute_paths(path, recipe)
+    if found := [
+        *_name_problems(path, recipe),
+        *rules.problems(recipe),
+        *_data_problems(recipe),
+        *_input_problems(recipe),
+    ]:
         raise _refusal(path, found)
     return recipe
-
-
-@functools.cache
-def _adapter() -> TypeAdapter[Recipe]:
-    # JSON, in which lists are what tuples come as; strict mode refuses a Python list for a tuple.
-    return TypeAdapter(Recipe)
 
 
 def _refusal(path: Path, problems: Iterable[Problem]) -> RecipeError:
     return RecipeError("\n".join(f"{path}: {problem}" for problem in problems))
 
 
-def _with_absolute_data(path: Path, recipe: Recipe) -> Recipe:
-    if not isinstance(recipe.data, TokenData):
-        return recipe
-    absolute = (path.parent / recipe.data.path).resolve()
-    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, path=str(absolute)))
+def _with_absolute_paths(path: Path, recipe: Recipe) -> Recipe:
+    if isinstance(recipe, CommandRecipe):
+        folder = (path.parent / recipe.command.folder).resolve()
+        return dataclasses.replace(recipe, command=dataclasses.replace(recipe.command, folder=str(folder)))
+    if isinstance(recipe, MegatronRecipe) and isinstance(recipe.data, TokenData):
+        absolute = (path.parent / recipe.data.path).resolve()
+        return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, path=str(absolute)))
+    return recipe
 
 
 def _name_problems(path: Path, recipe: Recipe) -> list[Problem]:
@@ -74,8 +78,7 @@ def _name_problems(path: Path, recipe: Recipe) -> list[Problem]:
 
 def _data_problems(recipe: Recipe) -> list[Problem]:
     """Whether the token file can give one sample; its digest is checked by the ranks that read it."""
-    data = recipe.data
-    if not isinstance(data, TokenData):
+    if not isinstance(recipe, MegatronRecipe) or not isinstance(data := recipe.data, TokenData):
         return []
     if not (path := Path(data.path)).is_file():
         way_out = "give the path from the recipe's folder, or an absolute one"
@@ -87,9 +90,27 @@ def _data_problems(recipe: Recipe) -> list[Problem]:
     return [Problem("data.path", data.path, f"{rule}, it holds {size} bytes", "give another file or data.dtype")]
 
 
-def _type_problems(body: dict[str, Any], error: ValidationError) -> list[Problem]:
+def _input_problems(recipe: Recipe) -> list[Problem]:
+    """Whether the files are there; inside an image only its ranks can tell. They check the digests, too."""
+    if not isinstance(recipe, CommandRecipe) or recipe.container:
+        return []
+    command, found = recipe.command, []
+    if not Path(command.folder).is_dir():
+        way_out = "give it from the recipe's folder, or absolute"
+        return [Problem("command.folder", command.folder, "must be a folder", way_out)]
+    for path in command.inputs:
+        if not (Path(command.folder) / path).is_file():
+            way_out = "give the path from command.folder, or an absolute one"
+            found.append(Problem(f"command.inputs.{path}", path, "must be a file", way_out))
+    return found
+
+
+def _type_problems(kind: type[Recipe], body: dict[str, Any], error: ValidationError) -> list[Problem]:
     errors = [entry for entry in error.errors(include_url=False) if _is_of_chosen_data(body, entry["loc"])]
-    return [*_data_source_problems(body), *typed.problems(Recipe, errors)]
+    if body.get("workload") not in _WORKLOADS:
+        errors = [entry for entry in errors if entry["loc"][0] == "workload"]
+        return typed.problems(Recipe, errors)
+    return [*(_data_source_problems(body) if kind is MegatronRecipe else []), *typed.problems(kind, errors)]
 
 
 def _is_of_chosen_data(body: dict[str, Any], location: expectation.Location) -> bool:

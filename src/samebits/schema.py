@@ -6,17 +6,22 @@ import ast
 import inspect
 import json
 import sys
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
+
+from samebits.sections import CommandRecipe, MegatronRecipe, Recipe
+
+RECIPE = Annotated[MegatronRecipe | CommandRecipe, Field(discriminator="workload")]
+"""Either kind."""
 
 
 def schema(kind: Any) -> dict[str, Any]:
     """JSON schema of a dataclass of sections, with the descriptions that stand below their fields."""
-    body = TypeAdapter(kind).json_schema()
+    body = TypeAdapter(RECIPE if kind is Recipe else kind).json_schema()
     described = _descriptions(kind)
     for name, section in [*body.get("$defs", {}).items(), (kind.__name__, body)]:
-        for key, entry in section["properties"].items():
+        for key, entry in section.get("properties", {}).items():
             entry.pop("title", None)
             if text := described.get((name, key)):
                 entry["description"] = text
@@ -30,12 +35,14 @@ def schema_text(kind: Any) -> str:
 
 def _descriptions(kind: Any) -> dict[tuple[str, str], str]:
     """The text below each field of each section; pydantic's own reader costs 0.1 s at every start."""
-    parts = ("samebits.questions", "samebits.surroundings", "samebits.overhead")
+    parts = ("samebits.questions", "samebits.surroundings", "samebits.overhead", "samebits.command")
     modules = [sys.modules[name] for name in (kind.__module__, *parts)]
-    found = {}
+    found: dict[tuple[str, str], str] = {}
     for section in (node for module in modules for node in ast.parse(inspect.getsource(module)).body):
         if isinstance(section, ast.ClassDef):
             for entry, below in zip(section.body, section.body[1:], strict=False):
                 if isinstance(entry, ast.AnnAssign) and isinstance(below, ast.Expr):
                     found[section.name, ast.unparse(entry.target)] = ast.literal_eval(below.value)
-    return found
+    inherited = {key: text for (section, key), text in found.items() if section == "Recipe"}
+    kinds = (MegatronRecipe.__name__, CommandRecipe.__name__)
+    return {**{(own, key): text for own in kinds for key, text in inherited.items()}, **found}

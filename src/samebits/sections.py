@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from samebits.command import Command
 from samebits.overhead import Overhead
 from samebits.questions import Capture, Control, Fault, Gate, Waiver
 from samebits.strict import Count, NonNegative, Positive, Probability, Section, Whole
@@ -191,23 +192,16 @@ class Determinism(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Section):
-    """What is trained, how it is split, and which gates it must pass."""
+    """What every recipe says: how the run is split, and which gates it must pass. Each workload is a kind of it."""
 
     name: str
     """The file's name without `.yaml`; results go to a folder of this name."""
-    workload: Literal["megatron-core"]
-    """The built-in trainer."""
-    model: Model
+    workload: Literal["megatron-core", "command"]
+    """The built-in trainer, or a launch line of one's own."""
     parallel: Parallel
-    precision: Literal["fp32", "bf16"]
-    """Of parameters and activations; master parameters stay fp32."""
-    data: Data
-    optimizer: Optimizer
     steps: Count
     """Steps of an uninterrupted arm."""
     checkpoint: Checkpoint
-    seed: Whole
-    """Seed of every random stream; pipeline stages get different ones."""
     determinism: Determinism
     capture: Capture
     launch: Launch
@@ -230,3 +224,39 @@ class Recipe(Section):
     """Absent: as the cluster file of the profile says."""
     pins: dict[str, str] = field(default_factory=dict)
     """Declared pins, for example `torch: 2.13.0`; each is checked against what every rank observes."""
+
+    @staticmethod
+    def kind_of(workload: object) -> type[Recipe]:
+        """Of what stands under `workload`; the built-in one where it names none."""
+        return CommandRecipe if workload == "command" else MegatronRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class MegatronRecipe(Recipe):
+    """A recipe of the built-in trainer."""
+
+    workload: Literal["megatron-core"]
+    """The built-in trainer."""
+    model: Model
+    precision: Literal["fp32", "bf16"]
+    """Of parameters and activations; master parameters stay fp32."""
+    data: Data
+    optimizer: Optimizer
+    seed: Whole
+    """Seed of every random stream; pipeline stages get different ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandRecipe(Recipe):
+    """A recipe of a launch line of one's own, run untouched with capture injected."""
+
+    workload: Literal["command"]
+    """A launch line of one's own."""
+    command: Command
+
+
+def built_in(recipe: Recipe) -> MegatronRecipe:
+    """Raises ValueError for another workload's, which has none of what the built-in trainer needs."""
+    if not isinstance(recipe, MegatronRecipe):
+        raise ValueError(f"{recipe.name}: workload is {recipe.workload}, must be megatron-core here; use such a recipe")
+    return recipe

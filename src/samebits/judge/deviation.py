@@ -17,7 +17,7 @@ from samebits.judge.pairing import Pairing
 from samebits.overhead import Timing
 from samebits.pins import ABSENT, Deviation, Pins
 from samebits.plan import Plan
-from samebits.sections import Recipe
+from samebits.sections import MegatronRecipe, Recipe
 
 WITHOUT_EFFECT = (
     *("name", "gates", "controls", "twins", "waivers", "overhead", "pins", "data.path"),
@@ -67,13 +67,14 @@ def _timing(plan: Plan, entry: str) -> str:
     return (", ".join(value) or "none") if isinstance(value, tuple) else str(value)
 
 
-_ARM = ("name", "first_step", "last_step", "restored", "capture", "faults")
+_ARM = ("name", "first_step", "last_step", "restored", "capture", "faults", "stress")
 
 
 def _arm_entries(plan: Plan) -> tuple[str, ...]:
     faults = json.dumps([dataclasses.asdict(fault) for fault in plan.faults], sort_keys=True)
     restored = plan.restore is not None
-    return plan.arm, str(plan.first_step), str(plan.last_step), str(restored), str(plan.capture), faults
+    span = str(plan.first_step), str(plan.last_step)
+    return plan.arm, *span, str(restored), str(plan.capture), faults, ", ".join(plan.stress) or "none"
 
 
 def of_surroundings(reference: Manifest, candidate: Manifest) -> list[Deviation]:
@@ -167,14 +168,16 @@ def _asked(plan: Plan) -> list[tuple[str, str, str]]:
     wanted = determinism.environment(recipe.determinism, relaxed)
     unset = [name for name in determinism.environment(recipe.determinism) if name not in wanted]
     image = [("software", "image", recipe.container.image.rpartition("@")[2])] if recipe.container else []
+    # What the built-in trainer sets by itself.
+    own = isinstance(recipe, MegatronRecipe)
     return [
         *image,
         *(
             ("runtime", name, str(getattr(recipe.determinism, name) and name not in relaxed))
             for name in determinism.FLAGS
         ),
-        ("runtime", determinism.DETERMINISTIC_MODE, str(determinism.DETERMINISTIC_MODE not in relaxed)),
-        *(("runtime", fusion, "False") for name, fusion in determinism.UNFUSED.items() if name not in relaxed),
+        *([("runtime", determinism.DETERMINISTIC_MODE, str(determinism.DETERMINISTIC_MODE not in relaxed))] * own),
+        *(("runtime", fusion, "False") for name, fusion in determinism.UNFUSED.items() if own and name not in relaxed),
         *(("runtime", determinism.UNFUSED[name], "True") for name in relaxed if name in determinism.ALWAYS_FUSED),
         ("runtime", "threads", str(recipe.launch.threads)),
         *(("environment", name, value) for name, value in wanted.items()),

@@ -18,7 +18,7 @@ from samebits.judge.cost import Checks, Effect, Findings, PhaseCost, SettingTime
 from samebits.judge.digits import estimate, percent
 from samebits.judge.timing import RunClocks
 from samebits.overhead import Experiment, Timing
-from samebits.sections import Recipe
+from samebits.sections import Recipe, built_in
 
 Floats = NDArray[np.float64]
 
@@ -123,7 +123,8 @@ def _setting(recipe: Recipe, name: str, runs: Sequence[TimedRun]) -> SettingTime
     own = _of(name, runs)
     steps = np.concatenate([run.clocks.steps for run in own])
     median = _geometric([float(np.median(run.clocks.steps)) for run in own])
-    tokens = recipe.data.global_batch * recipe.model.sequence_length / recipe.parallel.world
+    trained = built_in(recipe)
+    tokens = trained.data.global_batch * trained.model.sequence_length / recipe.parallel.world
     return SettingTimes(
         setting=name,
         runs=len(own),

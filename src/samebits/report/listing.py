@@ -53,7 +53,15 @@ def plan_table(rows: Sequence[PlanRow]) -> RenderableType:
     for row in rows:
         steps = f"{row.first_step} to {row.last_step}"
         start = row.start if row.start == "scratch" else f"{row.needs[0]}, step {row.first_step - 1}"
-        cells = (row.arm, str(row.ranks), steps, words.whole(row.tokens), row.rung, start, "; ".join(row.faults) or "-")
+        cells = (
+            row.arm,
+            str(row.ranks),
+            steps,
+            "-" if row.tokens is None else words.whole(row.tokens),
+            row.rung,
+            start,
+            "; ".join(row.faults) or "-",
+        )
         table.add_row(*map(_text, cells))
     return Group(table, Text(), *_shared(rows))
 

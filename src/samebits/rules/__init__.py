@@ -9,40 +9,46 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from samebits.problem import Problem
-from samebits.rules import container, evidence, layout, training
-from samebits.sections import Recipe
+from samebits.rules import command, container, evidence, layout, training
+from samebits.sections import CommandRecipe, MegatronRecipe, Recipe
 
 Rule = Callable[[Recipe], Iterator[Problem]]
+
+
+def _built_in(rule: Callable[[MegatronRecipe], Iterator[Problem]]) -> Rule:
+    """Says nothing of a recipe of another workload."""
+    return lambda recipe: rule(recipe) if isinstance(recipe, MegatronRecipe) else iter(())
+
 
 RULES: dict[str, Rule] = {
     "name": evidence.name,
     "world": layout.world,
-    "context": layout.context,
-    "heads": layout.heads,
-    "hidden": layout.hidden,
-    "head-size": layout.head_size,
-    "feed-forward": layout.feed_forward,
-    "vocabulary": layout.vocabulary,
-    "sequence-parallel": layout.sequence_parallel,
-    "sequence-length": layout.sequence_length,
-    "layers": layout.layers,
-    "virtual-pipeline": layout.virtual_pipeline,
-    "expert-parallel": layout.expert_parallel,
-    "expert-ranks": layout.expert_ranks,
-    "experts": layout.experts,
-    "moe-tensor": layout.moe_tensor,
-    "top-k": layout.top_k,
-    "load-balancing": layout.load_balancing,
-    "mtp-embeddings": layout.mtp_embeddings,
-    "mtp-length": layout.mtp_length,
-    "global-batch": training.global_batch,
-    "interleaved-batch": training.interleaved_batch,
-    "learning-rate": training.learning_rate,
-    "warm-up": training.warm_up,
-    "betas": training.betas,
+    "context": _built_in(layout.context),
+    "heads": _built_in(layout.heads),
+    "hidden": _built_in(layout.hidden),
+    "head-size": _built_in(layout.head_size),
+    "feed-forward": _built_in(layout.feed_forward),
+    "vocabulary": _built_in(layout.vocabulary),
+    "sequence-parallel": _built_in(layout.sequence_parallel),
+    "sequence-length": _built_in(layout.sequence_length),
+    "layers": _built_in(layout.layers),
+    "virtual-pipeline": _built_in(layout.virtual_pipeline),
+    "expert-parallel": _built_in(layout.expert_parallel),
+    "expert-ranks": _built_in(layout.expert_ranks),
+    "experts": _built_in(layout.experts),
+    "moe-tensor": _built_in(layout.moe_tensor),
+    "top-k": _built_in(layout.top_k),
+    "load-balancing": _built_in(layout.load_balancing),
+    "mtp-embeddings": _built_in(layout.mtp_embeddings),
+    "mtp-length": _built_in(layout.mtp_length),
+    "global-batch": _built_in(training.global_batch),
+    "interleaved-batch": _built_in(training.interleaved_batch),
+    "learning-rate": _built_in(training.learning_rate),
+    "warm-up": _built_in(training.warm_up),
+    "betas": _built_in(training.betas),
     "resume-step": training.resume_step,
-    "seeds": training.seeds,
-    "token-digest": training.token_digest,
+    "seeds": _built_in(training.seeds),
+    "token-digest": _built_in(training.token_digest),
     "environment": training.environment,
     "threads": training.threads,
     "windows": evidence.windows,
@@ -55,7 +61,7 @@ RULES: dict[str, Rule] = {
     "fault-rank": evidence.fault_rank,
     "fault-step": evidence.fault_step,
     "fault-target": evidence.fault_target,
-    "fault-batch": evidence.fault_batch,
+    "fault-batch": _built_in(evidence.fault_batch),
     "waivers": evidence.waivers,
     "pins": evidence.pins,
     "container-image": container.container_image,
@@ -67,5 +73,8 @@ RULES: dict[str, Rule] = {
 
 
 def problems(recipe: Recipe) -> list[Problem]:
-    """What every rule finds, in the order of the table."""
-    return [problem for rule in RULES.values() for problem in rule(recipe)]
+    """What every rule finds, in the order of the tables."""
+    found = [problem for rule in RULES.values() for problem in rule(recipe)]
+    if isinstance(recipe, CommandRecipe):
+        found += [problem for own in command.RULES.values() for problem in own(recipe)]
+    return found

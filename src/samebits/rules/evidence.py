@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from samebits.problem import MISSING, Problem, listed
 from samebits.questions import Fault, FaultKind
-from samebits.sections import Recipe
+from samebits.sections import MegatronRecipe, Recipe
 
 RESTORE_FAULTS: frozenset[FaultKind] = frozenset(("moment-drop", "rng-skip", "position-skip", "upstream"))
 """They strike when a checkpoint is restored."""
@@ -162,7 +162,7 @@ def fault_target(recipe: Recipe) -> Iterator[Problem]:
             yield Problem(key, fault.target, rule, "leave it out (the first one of the rank)")
 
 
-def fault_batch(recipe: Recipe) -> Iterator[Problem]:
+def fault_batch(recipe: MegatronRecipe) -> Iterator[Problem]:
     for key, fault in _faults(recipe, "kind"):
         if fault.kind == "batch-swap" and recipe.data.micro_batch < 2:
             rule = f"must not be batch-swap where data.micro_batch is {recipe.data.micro_batch}: it swaps two samples"

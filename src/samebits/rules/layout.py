@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from samebits.problem import Problem, listed
-from samebits.sections import Recipe
+from samebits.sections import MegatronRecipe, Recipe
 
 _MOST = 8
 
@@ -19,25 +19,25 @@ def world(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("parallel.world", split.world, rule, f"use {product}, or change a factor")
 
 
-def context(recipe: Recipe) -> Iterator[Problem]:
+def context(recipe: MegatronRecipe) -> Iterator[Problem]:
     """DotProductAttention of the local layers: "Context parallelism is only supported by TEDotProductAttention"."""
     if recipe.parallel.context != 1:
         rule = f"must be 1 with workload {recipe.workload}, whose attention is not Transformer Engine's"
         yield Problem("parallel.context", recipe.parallel.context, rule, "use 1, and parallel.data for these ranks")
 
 
-def heads(recipe: Recipe) -> Iterator[Problem]:
+def heads(recipe: MegatronRecipe) -> Iterator[Problem]:
     yield from _divides_tensor(recipe, "model.heads", recipe.model.heads)
 
 
-def hidden(recipe: Recipe) -> Iterator[Problem]:
+def hidden(recipe: MegatronRecipe) -> Iterator[Problem]:
     model = recipe.model
     if model.hidden % model.heads:
         rule = f"must be a multiple of model.heads ({model.heads})"
         yield Problem("model.hidden", model.hidden, rule, _multiples(model.hidden, 2 * model.heads))
 
 
-def head_size(recipe: Recipe) -> Iterator[Problem]:
+def head_size(recipe: MegatronRecipe) -> Iterator[Problem]:
     """Rotary positions turn pairs of channels."""
     model = recipe.model
     if model.hidden % model.heads == 0 and (model.hidden // model.heads) % 2:
@@ -45,7 +45,7 @@ def head_size(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("model.hidden", model.hidden, rule, _multiples(model.hidden, 2 * model.heads))
 
 
-def feed_forward(recipe: Recipe) -> Iterator[Problem]:
+def feed_forward(recipe: MegatronRecipe) -> Iterator[Problem]:
     model = recipe.model
     sizes: dict[str, int | None] = {"model.ffn_hidden": model.ffn_hidden}
     if model.moe:
@@ -57,7 +57,7 @@ def feed_forward(recipe: Recipe) -> Iterator[Problem]:
             yield Problem(key, size, rule, _multiples(size, recipe.parallel.tensor))
 
 
-def vocabulary(recipe: Recipe) -> Iterator[Problem]:
+def vocabulary(recipe: MegatronRecipe) -> Iterator[Problem]:
     """VocabParallelEmbedding gives every tensor rank the same number of rows."""
     size, tensor = recipe.model.vocabulary, recipe.parallel.tensor
     if size % tensor:
@@ -65,21 +65,21 @@ def vocabulary(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("model.vocabulary", size, rule, f"use {(size // tensor + 1) * tensor}; ids above are never drawn")
 
 
-def sequence_parallel(recipe: Recipe) -> Iterator[Problem]:
+def sequence_parallel(recipe: MegatronRecipe) -> Iterator[Problem]:
     """ModelParallelConfig: "Cannot use sequence parallelism without tensor parallelism"."""
     if recipe.parallel.sequence and recipe.parallel.tensor == 1:
         rule = "must be false where parallel.tensor is 1"
         yield Problem("parallel.sequence", True, rule, "use false, or parallel.tensor of 2 or more")
 
 
-def sequence_length(recipe: Recipe) -> Iterator[Problem]:
+def sequence_length(recipe: MegatronRecipe) -> Iterator[Problem]:
     length, tensor = recipe.model.sequence_length, recipe.parallel.tensor
     if recipe.parallel.sequence and length % tensor:
         rule = f"must be a multiple of parallel.tensor ({tensor}) with sequence parallel"
         yield Problem("model.sequence_length", length, rule, _multiples(length, tensor))
 
 
-def layers(recipe: Recipe) -> Iterator[Problem]:
+def layers(recipe: MegatronRecipe) -> Iterator[Problem]:
     split, number = recipe.parallel, recipe.model.layers
     chunks = split.pipeline * (split.virtual_pipeline or 1)
     if number % chunks:
@@ -87,7 +87,7 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("model.layers", number, f"must be a multiple of {product}", _multiples(number, chunks))
 
 
-def virtual_pipeline(recipe: Recipe) -> Iterator[Problem]:
+def virtual_pipeline(recipe: MegatronRecipe) -> Iterator[Problem]:
     """initialize_model_parallel refuses the interleaved schedule without a pipeline."""
     virtual, pipeline = recipe.parallel.virtual_pipeline, recipe.parallel.pipeline
     if virtual is not None and virtual < 2:
@@ -97,14 +97,14 @@ def virtual_pipeline(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("parallel.virtual_pipeline", virtual, rule, "delete it, or use parallel.pipeline of 2 or more")
 
 
-def expert_parallel(recipe: Recipe) -> Iterator[Problem]:
+def expert_parallel(recipe: MegatronRecipe) -> Iterator[Problem]:
     """TransformerConfig: "num_moe_experts must be non None to use expert-parallel"."""
     if recipe.parallel.expert > 1 and recipe.model.moe is None:
         rule = "must be 1 without model.moe"
         yield Problem("parallel.expert", recipe.parallel.expert, rule, "use 1, or add model.moe")
 
 
-def expert_ranks(recipe: Recipe) -> Iterator[Problem]:
+def expert_ranks(recipe: MegatronRecipe) -> Iterator[Problem]:
     """initialize_model_parallel: experts keep the tensor and pipeline sizes, so they share out data x context."""
     split = recipe.parallel
     ranks = split.data * split.context
@@ -113,7 +113,7 @@ def expert_ranks(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("parallel.expert", split.expert, rule, _use(_divisors(ranks)))
 
 
-def experts(recipe: Recipe) -> Iterator[Problem]:
+def experts(recipe: MegatronRecipe) -> Iterator[Problem]:
     """MoELayer: num_moe_experts % ep_size == 0."""
     moe, expert = recipe.model.moe, recipe.parallel.expert
     if moe and moe.experts % expert:
@@ -121,7 +121,7 @@ def experts(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("model.moe.experts", moe.experts, rule, _multiples(moe.experts, expert))
 
 
-def moe_tensor(recipe: Recipe) -> Iterator[Problem]:
+def moe_tensor(recipe: MegatronRecipe) -> Iterator[Problem]:
     """MoELayer.forward raises in training with tensor parallel and without sequence parallel."""
     split = recipe.parallel
     if recipe.model.moe and split.tensor > 1 and not split.sequence:
@@ -129,7 +129,7 @@ def moe_tensor(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("parallel.sequence", False, rule, "use true, or parallel.tensor of 1")
 
 
-def top_k(recipe: Recipe) -> Iterator[Problem]:
+def top_k(recipe: MegatronRecipe) -> Iterator[Problem]:
     """TransformerConfig: "Please use --moe-router-pre-softmax when topk is 1", which the built-in model does not."""
     moe = recipe.model.moe
     if moe and moe.top_k > moe.experts:
@@ -140,7 +140,7 @@ def top_k(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("model.moe.top_k", 1, rule, "use 2, or set model.moe.expert_bias to true (sigmoid scores)")
 
 
-def load_balancing(recipe: Recipe) -> Iterator[Problem]:
+def load_balancing(recipe: MegatronRecipe) -> Iterator[Problem]:
     """A weight that is not used, or a loss that weighs nothing, is not what its author meant."""
     if (moe := recipe.model.moe) is None:
         return
@@ -152,14 +152,14 @@ def load_balancing(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(key, weight, rule, "use 0.01, for example, or load_balancing: none")
 
 
-def mtp_embeddings(recipe: Recipe) -> Iterator[Problem]:
+def mtp_embeddings(recipe: MegatronRecipe) -> Iterator[Problem]:
     """tie_word_embeddings_state_dict names one tensor twice then, and the checkpoint cannot be saved."""
     if recipe.model.mtp and recipe.parallel.pipeline > 1 and recipe.model.tied_embeddings:
         rule = f"must be false with model.mtp and parallel.pipeline above 1 ({recipe.parallel.pipeline}): no checkpoint"
         yield Problem("model.tied_embeddings", True, f"{rule} could be saved", "use false")
 
 
-def mtp_length(recipe: Recipe) -> Iterator[Problem]:
+def mtp_length(recipe: MegatronRecipe) -> Iterator[Problem]:
     """Each layer predicts one token further on; with none left its loss is 0 / 0."""
     mtp, length = recipe.model.mtp, recipe.model.sequence_length
     if mtp and mtp.layers >= length:
@@ -167,7 +167,7 @@ def mtp_length(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("model.mtp.layers", mtp.layers, rule, "use 1, for example")
 
 
-def _divides_tensor(recipe: Recipe, key: str, number: int) -> Iterator[Problem]:
+def _divides_tensor(recipe: MegatronRecipe, key: str, number: int) -> Iterator[Problem]:
     tensor = recipe.parallel.tensor
     if number % tensor:
         yield Problem("parallel.tensor", tensor, f"must divide {key} ({number})", _use(_divisors(number)))

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from samebits import determinism
 from samebits.problem import Problem, listed
-from samebits.sections import Recipe, StreamData, TokenData
+from samebits.sections import MegatronRecipe, Recipe, StreamData, TokenData
 
 _SEED_LIMIT = 2**32
 _DATA_SEED_LIMIT = 2**64
 
 
-def global_batch(recipe: Recipe) -> Iterator[Problem]:
+def global_batch(recipe: MegatronRecipe) -> Iterator[Problem]:
     data, replicas = recipe.data, recipe.parallel.data
     once = data.micro_batch * replicas
     if data.global_batch % once:
@@ -23,7 +23,7 @@ def global_batch(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("data.global_batch", data.global_batch, rule, f"use {use}")
 
 
-def interleaved_batch(recipe: Recipe) -> Iterator[Problem]:
+def interleaved_batch(recipe: MegatronRecipe) -> Iterator[Problem]:
     """The interleaved schedule: M % PP == 0, else "it introduces dependency bubbles" and raises."""
     data, split = recipe.data, recipe.parallel
     once = data.micro_batch * split.data
@@ -37,7 +37,7 @@ def interleaved_batch(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("data.global_batch", data.global_batch, rule, f"use {use}")
 
 
-def learning_rate(recipe: Recipe) -> Iterator[Problem]:
+def learning_rate(recipe: MegatronRecipe) -> Iterator[Problem]:
     """OptimizerParamScheduler: max_lr >= min_lr."""
     optimizer = recipe.optimizer
     if optimizer.min_lr > optimizer.lr:
@@ -45,7 +45,7 @@ def learning_rate(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("optimizer.min_lr", optimizer.min_lr, rule, "use 0.0, for example")
 
 
-def warm_up(recipe: Recipe) -> Iterator[Problem]:
+def warm_up(recipe: MegatronRecipe) -> Iterator[Problem]:
     """Otherwise optimizer.lr is never reached (OptimizerParamScheduler: lr_warmup_steps < lr_decay_steps)."""
     steps = recipe.optimizer.lr_warmup_steps
     if steps >= recipe.steps:
@@ -54,7 +54,7 @@ def warm_up(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-def betas(recipe: Recipe) -> Iterator[Problem]:
+def betas(recipe: MegatronRecipe) -> Iterator[Problem]:
     """torch.optim.AdamW: 0 <= beta < 1."""
     for key, beta in (("beta1", recipe.optimizer.beta1), ("beta2", recipe.optimizer.beta2)):
         if beta >= 1:
@@ -72,7 +72,7 @@ def resume_step(recipe: Recipe) -> Iterator[Problem]:
     yield Problem("checkpoint.resume_from", step, rule, f"use {use}" if use else "use a smaller checkpoint.every")
 
 
-def seeds(recipe: Recipe) -> Iterator[Problem]:
+def seeds(recipe: MegatronRecipe) -> Iterator[Problem]:
     """numpy's global generator takes 32 bits of the seed, Philox 64."""
     found = {"seed": (recipe.seed, _SEED_LIMIT)}
     match recipe.data:
@@ -85,7 +85,7 @@ def seeds(recipe: Recipe) -> Iterator[Problem]:
             yield Problem(key, seed, f"must be below {limit}", "use 1234, for example")
 
 
-def token_digest(recipe: Recipe) -> Iterator[Problem]:
+def token_digest(recipe: MegatronRecipe) -> Iterator[Problem]:
     if isinstance(recipe.data, TokenData) and not re.fullmatch(r"[0-9a-f]{64}", recipe.data.sha256):
         way_out = f"paste what `sha256sum {recipe.data.path}` prints"
         yield Problem("data.sha256", recipe.data.sha256, "must be 64 hexadecimal digits in lower case", way_out)

@@ -20,6 +20,7 @@ from samebits.run import rng
 from samebits.run.label import CheckpointError, Label, read_fitting
 from samebits.run.model import unwrapped
 from samebits.run.watch import Training
+from samebits.sections import built_in
 
 # Optimizer state in the shape of the parameters, under names that do not depend on Megatron's buffers.
 _METADATA = {
@@ -50,7 +51,7 @@ def save(training: Training, root: Path) -> Path:
     dist_checkpointing.save(_sharded_state(training, is_loading=False), str(partial))
     dist.barrier()
     if dist.get_rank() == 0:
-        _publish(partial, folder, Label.of(training.plan.recipe, training.step))
+        _publish(partial, folder, Label.of(built_in(training.plan.recipe), training.step))
     dist.barrier()
     return folder
 
@@ -60,7 +61,7 @@ def load(training: Training, folder: Path) -> None:
 
     Raises CheckpointError where the folder is missing or not a whole checkpoint, or of another layout.
     """
-    label = read_fitting(folder, training.plan.recipe)
+    label = read_fitting(folder, built_in(training.plan.recipe))
     state = dist_checkpointing.load(_sharded_state(training, is_loading=True), str(folder))
     for name, chunk in zip(_chunk_names(training), training.chunks, strict=True):
         unwrapped(chunk).load_state_dict(state[name])

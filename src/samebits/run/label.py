@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from samebits.plan import PlanError, decode
-from samebits.sections import Parallel, Recipe
+from samebits.sections import MegatronRecipe, Parallel
 
 FILE = "samebits.json"
 FORMAT = 1
@@ -32,7 +32,7 @@ class Label:
     distributed_optimizer: bool
 
     @staticmethod
-    def of(recipe: Recipe, step: int) -> Label:
+    def of(recipe: MegatronRecipe, step: int) -> Label:
         return Label(
             step=step,
             parallel=recipe.parallel,
@@ -44,7 +44,7 @@ class Label:
         (folder / FILE).write_text(json.dumps(dataclasses.asdict(self), sort_keys=True, indent=1) + "\n")
 
 
-def read_fitting(folder: Path, recipe: Recipe) -> Label:
+def read_fitting(folder: Path, recipe: MegatronRecipe) -> Label:
     """The label of a whole checkpoint that was written in the recipe's layout.
 
     Raises CheckpointError where the folder is missing or not whole, or names what differs.

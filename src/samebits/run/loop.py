@@ -18,6 +18,7 @@ from samebits.run.data import Sampler, Shape
 from samebits.run.label import CheckpointError
 from samebits.run.trace import quiet
 from samebits.run.watch import Training, Watcher
+from samebits.sections import built_in
 
 Batch = dict[str, torch.Tensor]
 
@@ -43,7 +44,7 @@ def run(plan: Plan, checkpoints: Path, watchers: Sequence[Watcher]) -> Clocks:
 
 def build(plan: Plan) -> Training:
     """Joins the process group, seeds every stream and builds model, optimizer, schedule and data."""
-    recipe = plan.recipe
+    recipe = built_in(plan.recipe)
     coordinates = layout.join(recipe.parallel)
     rng.seed_all(recipe.seed, coordinates.pipeline)
     chunks = model.build_chunks(plan)
@@ -126,7 +127,7 @@ def _draw(training: Training, watchers: Sequence[Watcher]) -> list[Batch]:
 
 def _forward_backward(training: Training, batches: list[Batch], watchers: Sequence[Watcher]) -> list[torch.Tensor]:
     """Fills the gradients; returns the LM loss of each micro-batch on the last pipeline stage, else nothing."""
-    recipe = training.plan.recipe
+    recipe = built_in(training.plan.recipe)
 
     def forward(source: Iterator[tuple[int, Batch]], chunk: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         index, batch = next(source)

@@ -21,7 +21,7 @@ from megatron.core.transformer.moe.moe_utils import track_moe_metrics
 from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
 
 from samebits.run.watch import Training
-from samebits.sections import Recipe
+from samebits.sections import MegatronRecipe, built_in
 
 Scalar = float | torch.Tensor
 
@@ -59,7 +59,7 @@ def measure(training: Training, losses: Sequence[torch.Tensor], update: Update) 
     - `grad-norm`, `num-zeros`, `learning-rate`, `loss-scale`, `params-norm` (of the full-precision parameters).
     - `tokens`: of the global batch.
     """
-    recipe = training.plan.recipe
+    recipe = built_in(training.plan.recipe)
     found: dict[str, Scalar] = {}
     if losses:
         found["lm loss"] = _mean_over_data(torch.stack(list(losses)).mean())
@@ -82,7 +82,7 @@ def _mean_over_data(loss: torch.Tensor) -> torch.Tensor:
     return loss / dist.get_world_size(group)
 
 
-def _tracked(recipe: Recipe, micro_batches: int) -> dict[str, Scalar]:
+def _tracked(recipe: MegatronRecipe, micro_batches: int) -> dict[str, Scalar]:
     """Losses that Megatron gathers on the side, summed over micro-batches: divided by their number here."""
     scale = 1.0 / micro_batches
     found: dict[str, Scalar] = {}
@@ -93,14 +93,14 @@ def _tracked(recipe: Recipe, micro_batches: int) -> dict[str, Scalar]:
     return {name: value for name, value in found.items() if name.endswith("loss")}
 
 
-def _layer_counts(recipe: Recipe) -> dict[str, Any]:
+def _layer_counts(recipe: MegatronRecipe) -> dict[str, Any]:
     return {
         "num_layers": recipe.model.layers,
         "mtp_num_layers": recipe.model.mtp.layers if recipe.model.mtp else None,
     }
 
 
-def _objective(recipe: Recipe, found: dict[str, Scalar]) -> Scalar:
+def _objective(recipe: MegatronRecipe, found: dict[str, Scalar]) -> Scalar:
     total = found["lm loss"]
     moe, mtp = recipe.model.moe, recipe.model.mtp
     if moe:

@@ -22,17 +22,17 @@ from megatron.core.transformer.moe import moe_utils
 
 from samebits.plan import Plan
 from samebits.run.clock import communicating
-from samebits.sections import Model, Moe, Mtp, Recipe
+from samebits.sections import MegatronRecipe, Model, Moe, Mtp, built_in
 
 
 def build_chunks(plan: Plan) -> list[Any]:
     """This rank's DDP-wrapped chunks, one for each virtual pipeline stage. Draws from the seeded streams."""
-    recipe, config = plan.recipe, transformer_config(plan)
+    recipe, config = built_in(plan.recipe), transformer_config(plan)
     stages: list[int | None] = list(range(recipe.parallel.virtual_pipeline or 0)) or [None]
     return [_build_chunk(recipe, config, stage) for stage in stages]
 
 
-def build_optimizer(recipe: Recipe, chunks: list[Any]) -> Any:
+def build_optimizer(recipe: MegatronRecipe, chunks: list[Any]) -> Any:
     """AdamW over the chunks' parameters; vectors (norms, biases) take no weight decay."""
     optimizer = recipe.optimizer
     config = OptimizerConfig(
@@ -54,7 +54,7 @@ def build_optimizer(recipe: Recipe, chunks: list[Any]) -> Any:
     return built
 
 
-def build_scheduler(recipe: Recipe, optimizer: Any) -> Any:
+def build_scheduler(recipe: MegatronRecipe, optimizer: Any) -> Any:
     """Learning rate over the recipe's `steps`, whatever step an arm ends at; weight decay is constant."""
     wanted = recipe.optimizer
     return OptimizerParamScheduler(
@@ -83,7 +83,7 @@ def unwrapped(chunk: Any) -> Any:
 def transformer_config(plan: Plan) -> TransformerConfig:
     """Megatron's configuration, of what the recipe says and nothing that overlaps or fuses; where the plan relaxes
     determinism, with those of the fusions it refuses that this installation has."""
-    recipe = plan.recipe
+    recipe = built_in(plan.recipe)
     model, parallel, dtype = recipe.model, recipe.parallel, _dtype(recipe)
     return TransformerConfig(
         num_layers=model.layers,
@@ -165,7 +165,7 @@ def _mtp_settings(mtp: Mtp) -> dict[str, Any]:
     return {"mtp_num_layers": mtp.layers, "mtp_loss_scaling_factor": mtp.loss_scaling}
 
 
-def _build_chunk(recipe: Recipe, config: TransformerConfig, stage: int | None) -> Any:
+def _build_chunk(recipe: MegatronRecipe, config: TransformerConfig, stage: int | None) -> Any:
     gpt = _build_gpt(recipe.model, config, stage)
     if torch.cuda.is_available():
         gpt.cuda(torch.cuda.current_device())
@@ -203,5 +203,5 @@ def _build_gpt(model: Model, config: TransformerConfig, stage: int | None) -> An
     )
 
 
-def _dtype(recipe: Recipe) -> torch.dtype:
+def _dtype(recipe: MegatronRecipe) -> torch.dtype:
     return torch.bfloat16 if recipe.precision == "bf16" else torch.float32

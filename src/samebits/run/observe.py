@@ -5,26 +5,23 @@ Only variables of an allow-list are read from the environment: the rest may hold
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import socket
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import samebits
 from samebits.pins import Pins
-from samebits.run.data import file_digest
 from samebits.run.elf import build_id
+from samebits.run.sources import code, data
 from samebits.run.watch import Training
-from samebits.sections import TokenData
 
 DISTRIBUTIONS = (
     "torch",
@@ -95,10 +92,10 @@ def observe(training: Training) -> Pins:
         software={**software(), **image(os.environ)},
         libraries=libraries(),
         hardware=hardware(training.device),
-        runtime={**runtime(training.device), **megatron(training.chunks[0].config), "clock": training.clock.source},
+        runtime={**runtime(training.device), **megatron(training.chunks), "clock": training.clock.source},
         environment=environment(os.environ.items()),
         code=code(),
-        data=_data(training),
+        data=data(training.plan.recipe),
         placement=placement(training.device, os.environ),
     )
 
@@ -203,7 +200,7 @@ def runtime(device: torch.device) -> dict[str, str]:
         "fill_uninitialized_memory": str(torch.utils.deterministic.fill_uninitialized_memory),  # type: ignore[attr-defined]
         "matmul-precision": torch.get_float32_matmul_precision(),
         "default-dtype": str(torch.get_default_dtype()),
-        "backend": torch.distributed.get_backend(),
+        "backend": torch.distributed.get_backend() if torch.distributed.is_initialized() else "none",
         "mkldnn": str(torch.backends.mkldnn.is_available()),  # type: ignore[no-untyped-call]
         "byteorder": sys.byteorder,
         "float-repr": sys.float_repr_style,
@@ -218,9 +215,10 @@ def runtime(device: torch.device) -> dict[str, str]:
 _MEGATRON = ("deterministic_mode", "cross_entropy_loss_fusion", "moe_router_fusion")
 
 
-def megatron(config: Any) -> dict[str, str]:
-    """What bears on determinism in the configuration that the model was built with."""
-    return {name: str(getattr(config, name)) for name in _MEGATRON}
+def megatron(chunks: Sequence[Any]) -> dict[str, str]:
+    """What bears on determinism in the configuration that the model was built with, where it has one."""
+    config = getattr(chunks[0], "config", None)
+    return {name: str(getattr(config, name)) for name in _MEGATRON if hasattr(config, name)}
 
 
 def environment(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -230,45 +228,6 @@ def environment(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 def _allowed(name: str) -> bool:
     return name in ENVIRONMENT or (name.startswith(PREFIXES) and not any(word in name for word in SECRETS))
-
-
-def code() -> dict[str, str]:
-    """Digests of the Python sources of samebits and of Megatron Core as they lie here, edits included."""
-    import megatron.core
-
-    own = Path(samebits.__file__).parent
-    ours = [
-        *(
-            own / name
-            for name in (
-                "plan.py",
-                "sections.py",
-                "questions.py",
-                "stressors.py",
-                "surroundings.py",
-                "overhead.py",
-                "pins.py",
-            )
-        ),
-        *own.glob("run/**/*.py"),
-        *own.glob("artifact/*.py"),
-    ]
-    theirs = Path(megatron.core.__file__).parent
-    return {"samebits": _tree(own, ours), "megatron-core": _tree(theirs, theirs.glob("**/*.py"))}
-
-
-def _tree(root: Path, files: Iterable[Path]) -> str:
-    state = hashlib.blake2b(digest_size=16)
-    for path in sorted(files):
-        state.update(f"{path.relative_to(root)} {hashlib.blake2b(path.read_bytes()).hexdigest()}\n".encode())
-    return state.hexdigest()
-
-
-def _data(training: Training) -> dict[str, str]:
-    data = training.plan.recipe.data
-    if isinstance(data, TokenData):
-        return {Path(data.path).name: file_digest(Path(data.path))}
-    return {"stream": f"seed {data.stream_seed}, numpy {np.__version__.split('.')[0]}"}
 
 
 def placement(device: torch.device, variables: Mapping[str, str]) -> dict[str, str]:
