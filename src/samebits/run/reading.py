@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeGuard
 
 import torch
@@ -15,7 +16,16 @@ from samebits.run.staging import Fetched, Staged, Staging
 from samebits.run.state import Item, Value
 
 Output = tuple[int, int]
-Read = Output | Staged
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Stands for several tensors in their order, as one."""
+
+    reads: tuple[Read, ...]
+
+
+Read = Output | Staged | Folded
 """A digest, or what stands for it until the block ends."""
 
 
@@ -116,6 +126,8 @@ def _arrived(reading: Reading, fetched: Fetched) -> Row:
 
 
 def _digest(read: Read, fetched: Fetched) -> Output:
+    if isinstance(read, Folded):
+        return digest_bytes(b"".join([_WORDS(*_digest(one, fetched)) for one in read.reads]))
     return fetched.digest(read) if isinstance(read, Staged) else read
 
 

@@ -27,6 +27,9 @@ class Scopes:
         self._inside = threading.local()
         self._handles: list[Any] = []
 
+    def add(self, returned: Returned) -> None:
+        self._returned.append(returned)
+
     def start(self) -> None:
         self._handles = [
             hooks.register_module_forward_pre_hook(self._enter),

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from samebits.artifact.site import Flag, Phase, Site
+from samebits.artifact.site import Flag, Form, Phase, Site
 from samebits.run.digest import digest_bytes
-from samebits.run.reading import Read, Reader, Reading, form_of
+from samebits.run.reading import Folded, Read, Reader, Reading, form_of
 from samebits.run.state import Value
 
 _HERE = threading.local()
@@ -30,6 +31,13 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         _HERE.quiet = before
+
+
+def quieten(now: bool) -> bool:
+    """As `quiet`, for who undoes it: gives what held before."""
+    before = is_quiet()
+    _HERE.quiet = now
+    return before
 
 
 def is_quiet() -> bool:
@@ -47,7 +55,7 @@ class Sources:
 
 
 class Trace:
-    """stage: phase of what runs outside a backward pass. lock: of readings and reader."""
+    """stage: phase of what runs outside a backward pass. lock: of readings and reader. notes: remarks on this step."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -55,6 +63,7 @@ class Trace:
         self.stage = Phase.FORWARD
         self.readings: list[Reading] = []
         self.writers: list[Callable[[torch.Tensor], None]] = []
+        self.notes: list[dict[str, Any]] = []
 
     @property
     def phase(self) -> Phase:
@@ -90,6 +99,18 @@ class Trace:
                 reading = reading._replace(flags=reading.flags | Flag.STRIDED)
             self.readings.append(reading)
         return reading
+
+    def repeat(self, reading: Reading, sites: Iterable[Site]) -> None:
+        """The same tensor at the same moment under other names."""
+        with self.lock:
+            self.readings += [reading._replace(site=site) for site in sites]
+
+    def record_all(self, site: Site, outputs: Sequence[torch.Tensor], sources: Sources) -> None:
+        """One record of many tensors, read now."""
+        with quiet(), self.lock:
+            made = self.sources(outputs)
+            reading = Reading(site, Form("tensors", (len(outputs),)), Folded(made.reads), int(made.flags))
+            self.readings.append(reading.with_sources(sources.reads, sources.tensors, sources.flags))
 
 
 def in_backward() -> bool:

@@ -1,0 +1,73 @@
+"""Messages from one rank to another: what is sent, when it is sent; what is received, once it is waited for.
+
+Seen in the methods of ProcessGroup: `isend` and `irecv` themselves must stay what they are, P2POp compares them by
+identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from samebits.artifact.site import Kind, Site
+from samebits.run.collectives import ranks_of
+from samebits.run.landing import Landings
+from samebits.run.patches import Patches
+from samebits.run.tensors import numbered, tensors_of
+from samebits.run.trace import Trace, is_quiet, quiet
+
+
+class Messages:
+    """A tracer. The n-th receive of a pair of ranks need not be the n-th send: receives are recorded as they are
+    waited for."""
+
+    def __init__(self, landings: Landings) -> None:
+        self._landings = landings
+        self._patches = Patches()
+        self._trace: Trace
+
+    def start(self, trace: Trace) -> None:
+        self._trace = trace
+        group = dist.ProcessGroup
+        self._patches.replace(group, "send", self._sending(group.send))
+        self._patches.replace(group, "recv", self._receiving(group.recv))
+        self._patches.replace(group, "recv_anysource", self._receiving(group.recv_anysource))
+
+    def stop(self) -> None:
+        self._patches.restore()
+
+    def _sending(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def send(group: Any, tensors: Sequence[torch.Tensor], peer: int, *args: Any, **kwargs: Any) -> Any:
+            if not is_quiet():
+                for name, tensor in numbered("send", tensors_of(tensors)):
+                    scope = f"to {ranks_of(group)[peer]}"
+                    self._trace.record(Site(self._trace.phase, Kind.SEND, name, scope), tensor)
+            with quiet():
+                return original(group, tensors, peer, *args, **kwargs)
+
+        return send
+
+    def _receiving(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """peer: the first argument behind the tensors; of `recv_anysource` that is a tag, and the Work knows."""
+        known = original.__name__ == "recv"
+
+        def receive(group: Any, tensors: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+            if is_quiet():
+                return original(group, tensors, *args, **kwargs)
+            phase, trace, peer = self._trace.phase, self._trace, args[0] if known else None
+
+            def landed(work: Any) -> None:
+                source = work._source_rank() if peer is None else peer
+                for name, tensor in numbered("recv", tensors_of(tensors)):
+                    trace.record(Site(phase, Kind.RECEIVE, name, f"from {ranks_of(group)[source]}"), tensor)
+                    trace.wrote(tensor)
+
+            with quiet():
+                work = original(group, tensors, *args, **kwargs)
+            self._landings.add(group, work, "recv", landed)
+            return work
+
+        return receive
