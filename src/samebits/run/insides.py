@@ -1,0 +1,62 @@
+"""Rung `op`: what happens inside the modules. Operations, functions of autograd, and calls beneath the dispatcher."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from samebits.artifact.stacks import Stacks
+from samebits.run.graphs import Graphs
+from samebits.run.ledger import Ledger
+from samebits.run.nodes import Nodes
+from samebits.run.ops import Operations
+from samebits.run.scopes import Scopes
+from samebits.run.state import modules
+from samebits.run.trace import Trace
+from samebits.run.watch import Training
+
+
+class Insides:
+    """A tracer. Its stacks are those of one file. Raises GraphError where operations cannot be seen."""
+
+    def __init__(self, training: Training, scopes: Scopes) -> None:
+        self._training = training
+        self._scopes = scopes
+        self._stacks = Stacks()
+        self._graphs = Graphs(modules(training))
+        self._parameters = dict(_parameters(training))
+        self._trace: Trace
+
+    def start(self, trace: Trace) -> None:
+        self._trace = trace
+        self._ledger = Ledger(trace, self._stacks)
+        nodes = Nodes(self._parameters)
+        self._graphs.start()
+        self._operations = Operations(trace, self._scopes, self._ledger, nodes, updater(self._training))
+        self._operations.start()
+
+    def stop(self) -> None:
+        self._operations.stop()
+        self._graphs.stop()
+        self._trace.notes += [*_skipped(self._ledger.counts), *self._graphs.notes(), *self._stacks.notes()]
+
+
+def updater(training: Training) -> str:
+    """Class of what updates the parameters."""
+    optimizer = training.optimizer
+    inner = getattr(optimizer, "chained_optimizers", None) or [optimizer]
+    return type(inner[0]).__name__
+
+
+def _parameters(training: Training) -> Iterator[tuple[int, str]]:
+    """Of each parameter its id and the scope of its module."""
+    for scope, model in modules(training):
+        for name, parameter in model.named_parameters():
+            yield id(parameter), ".".join(filter(None, (scope, name.rpartition(".")[0])))
+
+
+def _skipped(counts: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Operations and tensors of this step that have no record, by reason."""
+    if counts:
+        yield {"type": "skipped", "counts": dict(sorted(counts.items()))}
