@@ -69,7 +69,7 @@ def record(path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None = None
     model, recording = Model(), Capture(path, "launch", lambda _training: None)
     monkeypatch.setattr(capture, "state_items", model.state)
     monkeypatch.setattr(capture, "gradient_items", model.gradients)
-    recording.recorder, recording._limit = open_recorder(path), limit
+    recording.recorder, recording._reader = open_recorder(path), Reader(limit)
     plan = SimpleNamespace(capture=True, rung_at=lambda _rank, step: "metrics" if step == 2 else "state")
     training: Any = SimpleNamespace(plan=plan, coordinates=SimpleNamespace(rank=0), step=0)
     recording.on_restored(training)

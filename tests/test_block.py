@@ -88,7 +88,7 @@ def test_occurrences_are_counted_per_site_and_block(tmp_path: Path) -> None:
         ([(0, 0, 0, 0), (0, 0, 0, 0)], "stands twice"),
         ([(0, 0, 1, 0)], "occurrence of its site is missing"),
         ([(0, 0, 0, 0), (0, 0, 2, 0)], "occurrence of its site is missing"),
-        ([(0, 0, 0, 8)], "unknown flag"),
+        ([(0, 0, 0, 32)], "unknown flag"),
         ([(1, 0, 0, 0)], "not in the tables"),
         ([(0, 1, 0, 0)], "not in the tables"),
     ],

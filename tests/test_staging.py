@@ -20,6 +20,7 @@ from samebits.artifact.site import Flag
 from samebits.run import staging
 from samebits.run.capture import Capture
 from samebits.run.digest import CHUNK_BYTES, digest, only_word, torch_sums
+from samebits.run.reading import Reader
 from samebits.run.staging import Staged, Staging, adding, by_torch, disagreement
 from staged_run import NOT_FINITE, STEPS, contents, record, stage_all
 from test_digest import by_dtype, random_bytes, tensor_of
@@ -74,15 +75,15 @@ def test_every_point_leaves_its_records_and_only_numbers_are_exact(tmp_path: Pat
 def test_a_step_that_begins_again_forgets_what_was_staged(monkeypatch: pytest.MonkeyPatch) -> None:
     stage_all(monkeypatch, by_torch)
     recording = Capture(Path(), "launch", lambda _training: None)
-    recording._limit = None
+    recording._reader = Reader(None)
     plan = SimpleNamespace(capture=True, rung_at=lambda _rank, _step: "state")
     training: Any = SimpleNamespace(plan=plan, coordinates=SimpleNamespace(rank=0), step=1)
     for _ in range(2):
         recording.on_step_begin(training)
         recording.on_batch(training, 0, {"tokens": torch.arange(8)})
-        ((_, _, staged, _),) = recording._readings
-        assert isinstance(staged, Staged)
-        assert staged.slot == 0
+        (reading,) = recording._readings
+        assert isinstance(reading.output, Staged)
+        assert reading.output.slot == 0
 
 
 def test_nothing_waits_before_its_block_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

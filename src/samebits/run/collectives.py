@@ -1,8 +1,8 @@
 """Collectives: what each rank gave when it launched one, and what it had when it waited for it.
 
-Seen where all of Python's ways to a collective meet, in the methods of ProcessGroup: functions of torch.distributed under
-any name that a library has bound, coalesced ones too. Not seen: those that C++ starts by itself (torch's DDP reducer) and
-functional ones (`torch.ops._c10d_functional`), which are operations.
+Seen where all of Python's ways to a collective meet, in the methods of ProcessGroup: functions of torch.distributed
+under any name that a library has bound, coalesced ones too. Not seen: those that C++ starts by itself (torch's DDP
+reducer) and functional ones (`torch.ops._c10d_functional`), which are operations.
 """
 
 from __future__ import annotations
