@@ -24,16 +24,19 @@ from samebits.judge.verdicts import Verdict
 from samebits.judge.waivers import NONE, Waivers
 from samebits.pins import Deviation
 from samebits.questions import Waiver
+from samebits.stressors import pins_varied
 
 NOT_SEEN = "a fault was planted and not seen: nothing that such a run agrees with is proven"
 
 
 @dataclass(frozen=True)
 class Excuses:
-    """waived: may stand while nothing else differs. passed_over: not looked at, for what is judged elsewhere."""
+    """waived: may stand while nothing else differs. passed_over: not looked at, for what is judged elsewhere. stressed:
+    pins may deviate that the candidate's own plan varies on purpose; only a stress run is judged so."""
 
     waived: Waivers = NONE
     passed_over: Waivers = NONE
+    stressed: bool = False
 
 
 def compare(reference: Artifact, candidate: Artifact, waivers: Sequence[Waiver] = ()) -> Comparison:
@@ -85,7 +88,7 @@ def _examine(pairing: Pairing, own: list[Deviation], excuses: Excuses) -> _Exami
     found = search(pairing, lambda item: excuses.waived.cover(item) or excuses.passed_over.cover(item))
     scope = scope_of(pairing)
     return _Examined(
-        deviations=tuple(dict.fromkeys([*own, *_deviations(pairing)])),
+        deviations=tuple(dict.fromkeys([*own, *_deviations(pairing, excuses)])),
         problems=tuple(_doubts(pairing, scope)),
         sick=tuple(dict.fromkeys([*unhealthy(ours), *unhealthy(theirs)])),
         divergence=_divergence(found, excuses),
@@ -102,10 +105,11 @@ def _divergence(found: Search, excuses: Excuses) -> Divergence | None:
     return describe(found)
 
 
-def _deviations(pairing: Pairing) -> Iterator[Deviation]:
+def _deviations(pairing: Pairing, excuses: Excuses) -> Iterator[Deviation]:
     ours, theirs = pairing.reference.manifest, pairing.candidate.manifest
+    varied = pins_varied(theirs.plan.stress) if excuses.stressed else frozenset()
     yield from deviation.of_recipes(ours.plan.recipe, theirs.plan.recipe, deviation.all_ranks(theirs))
-    yield from deviation.of_surroundings(ours, theirs)
+    yield from (found for found in deviation.of_surroundings(ours, theirs) if found.pin not in varied)
     for manifest in (ours, theirs):
         yield from deviation.of_promises(manifest, manifest.plan.recipe.pins)
     yield from deviation.of_capture(pairing)

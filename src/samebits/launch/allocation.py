@@ -51,6 +51,7 @@ def stage(facts: ClusterFile, plan: Plan, folder: Path, request: Request | None 
         interface=facts.interface,
         image=pinned,
         verify=facts.verify_image,
+        python=python,
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import ending, environment, failure, job, step, traces
+from samebits.launch import ending, environment, failure, job, step, traces, varying
 from samebits.launch.job import Outcome
 from samebits.launch.local import GRACE_SECONDS, PORT_TRIES, free_port
 from samebits.launch.patience import Patience
@@ -162,14 +162,14 @@ class _Arm:
 
     def _once(self) -> str:
         self._artifact.log(0).parent.mkdir(exist_ok=True)
-        meeting = Meeting(address=_here(), port=free_port(""), launch=self._launch)
+        meeting = Meeting(address=self._first_node(), port=free_port(""), launch=self._launch)
         command = step.ranks(self._stage, self._artifact, self._plan, meeting)
         print(" ".join(command), flush=True)
         with self._said.open("wb") as stream:
             # Leads no group of its own: what Slurm sends to the job must reach it.
             srun = subprocess.Popen(
                 command,
-                env=environment.of_srun(os.environ, self._stage.outside),
+                env=environment.of_srun(os.environ, {**self._stage.outside, **self._nodes_backwards()}),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
@@ -178,6 +178,17 @@ class _Arm:
             return self._watch(srun)
         finally:
             _end(srun)
+
+    def _first_node(self) -> str:
+        """Where rank 0 runs."""
+        return _nodes()[-1] if varying.nodes_reversed(self._plan, self._stage.nodes) else _here()
+
+    def _nodes_backwards(self) -> dict[str, str]:
+        if not varying.nodes_reversed(self._plan, self._stage.nodes):
+            return {}
+        path = self._artifact.launch / "nodes"
+        path.write_text(varying.host_file(_nodes(), self._stage.ranks_per_node), encoding="utf-8")
+        return {varying.HOST_FILE: str(path)}
 
     def _watch(self, srun: subprocess.Popen[bytes]) -> str:
         patience = Patience(self._plan.recipe, self._artifact.progress)

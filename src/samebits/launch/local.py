@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import environment, failure, job, traces
+from samebits.launch import environment, failure, job, traces, varying
 from samebits.launch.job import Outcome
 from samebits.launch.patience import Patience
 from samebits.launch.ranks import Ranks
@@ -59,8 +59,9 @@ class _LocalArm:
     def __init__(self, artifact: Artifact, launch: str, inherited: Mapping[str, str], command: Sequence[str]) -> None:
         self._artifact = artifact
         self._launch = launch
-        self._command = [*command, str(artifact.folder)]
         self._plan = Plan.from_json(artifact.plan.read_text(encoding="utf-8"))
+        entered = varying.entered(self._plan, artifact.folder, sys.executable)
+        self._command = [*entered, *command, str(artifact.folder)]
         self._environment = {**inherited, **environment.of_plan(self._plan)}
         self._stopped_by: int | None = None
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -85,7 +86,7 @@ class _LocalArm:
     def _start(self, ranks: Ranks) -> None:
         port = free_port()
         self._artifact.log(0).parent.mkdir(exist_ok=True)
-        for rank in range(self._plan.world):
+        for rank in varying.starting_order(self._plan):
             own = environment.of_local_rank(rank, self._plan.world, port, self._launch)
             ranks.start(rank, self._command, {**self._environment, **own}, self._artifact.log(rank))
 

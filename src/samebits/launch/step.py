@@ -6,12 +6,13 @@ Ranks are `nodes x ranks_per_node`, in blocks: rank r runs on node r // ranks_pe
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import environment
+from samebits.launch import environment, varying
 from samebits.launch.image import Image
 from samebits.plan import Plan
 
@@ -22,7 +23,7 @@ class Stage:
 
     options: of srun, the site's and the engine's. prefix: what enters the image. command: starts one rank, the
     artifact's folder is appended. outside: environment of srun. path: PYTHONPATH behind samebits' own sources.
-    interface: between nodes; None: libraries choose.
+    interface: between nodes; None: libraries choose. python: inside the image, where there is one.
     """
 
     nodes: int
@@ -36,6 +37,7 @@ class Stage:
     interface: str | None
     image: Image | None
     verify: Literal["every-node", "first-node"]
+    python: str = sys.executable
 
     @property
     def world(self) -> int:
@@ -55,7 +57,7 @@ def ranks(stage: Stage, artifact: Artifact, plan: Plan, meeting: Meeting) -> lis
     """The command line that runs all ranks of an arm and ends when the last one has."""
     variables = [f"{name}={value}" for name, value in inside(stage, artifact, plan, meeting).items()]
     return [
-        *tasks(stage, stage.ranks_per_node),
+        *tasks(stage, stage.ranks_per_node, backwards=varying.nodes_reversed(plan, stage.nodes)),
         # A rank that ends early is the launcher's business: it leaves the others time to say what they saw.
         "--kill-on-bad-exit=0",
         "--wait=0",
@@ -68,6 +70,7 @@ def ranks(stage: Stage, artifact: Artifact, plan: Plan, meeting: Meeting) -> lis
         # Of an image or a site: settings whose cost is measured by leaving them off.
         *(word for name in environment.left_off(plan) for word in ("-u", name)),
         *variables,
+        *varying.entered(plan, artifact.folder, stage.python),
         *stage.command,
         str(artifact.folder),
     ]
@@ -79,8 +82,8 @@ def image_check(stage: Stage, python: str, image: Image) -> list[str]:
     return [*tasks(stage, 1), *check] if stage.verify == "every-node" else check
 
 
-def tasks(stage: Stage, each: int) -> list[str]:
-    """srun of so many tasks on every node of the job."""
+def tasks(stage: Stage, each: int, *, backwards: bool = False) -> list[str]:
+    """srun of so many tasks on every node of the job. backwards: nodes in the order of the host file (see varying)."""
     return [
         "srun",
         f"--nodes={stage.nodes}",
@@ -88,7 +91,7 @@ def tasks(stage: Stage, each: int) -> list[str]:
         f"--ntasks-per-node={each}",
         # Since Slurm 22.05 srun does not take it over from sbatch.
         f"--cpus-per-task={stage.cpus_per_rank}",
-        "--distribution=block",
+        f"--distribution={'arbitrary' if backwards else 'block'}",
         "--input=none",
         "--export=ALL",
     ]

@@ -43,7 +43,7 @@ def show(*parts: RenderableType, file: TextIO | None = None) -> None:
 
 def judgement_text(judgement: Judgement) -> Group:
     """Verdict, headline and scope, where the arms ran, then the gates and what time costs."""
-    first = Text.assemble(_verdict(judgement.verdict), "  ", grid.text(judgement.headline, "bold"))
+    first = Text.assemble(verdict_word(judgement.verdict), "  ", grid.text(judgement.headline, "bold"))
     return Group(
         first,
         Text(),
@@ -76,11 +76,11 @@ def gates_table(judgement: Judgement) -> Table:
     table.add_column("verdict", no_wrap=True)
     table.add_column("why", overflow="fold")
     for gate in judgement.gates:
-        table.add_row(grid.text(gate.gate), _verdict(gate.verdict), grid.text(gate.explanation))
+        table.add_row(grid.text(gate.gate), verdict_word(gate.verdict), grid.text(gate.explanation))
         if gate.verdict != "pass":
             _add_comparisons(table, gate)
     if not judgement.gates:
-        table.add_row("none", _verdict(judgement.verdict), "no gate was judged")
+        table.add_row("none", verdict_word(judgement.verdict), "no gate was judged")
     return table
 
 
@@ -112,7 +112,7 @@ def _heading(comparison: Comparison) -> Text:
         "invalid": "not comparable",
         "inconclusive": "not enough evidence",
     }[comparison.verdict]
-    return Text.assemble(_verdict(comparison.verdict), "  ", meaning)
+    return Text.assemble(verdict_word(comparison.verdict), "  ", meaning)
 
 
 def _facts(comparison: Comparison) -> list[tuple[str, str]]:
@@ -181,5 +181,6 @@ def _deviations_table(comparison: Comparison) -> Table:
     return table
 
 
-def _verdict(verdict: Verdict) -> Text:
+def verdict_word(verdict: Verdict) -> Text:
+    """In its colour."""
     return Text(verdict.upper(), style=_STYLE[verdict])

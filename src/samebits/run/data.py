@@ -11,6 +11,7 @@ Orders depend on raw words of numpy's counter-based Philox generator only, which
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -78,8 +79,7 @@ class TokenFile:
                 f"{self._path}: holds {len(self._tokens)} tokens, must hold at least {self._window} "
                 "(model.sequence_length + 1) for one sample"
             )
-        self._epoch = -1
-        self._order: npt.NDArray[np.intp] = np.empty(0, dtype=np.intp)
+        self._drawn: tuple[int, npt.NDArray[np.intp]] = (-1, np.empty(0, dtype=np.intp))
 
     def sample(self, number: int) -> Ids:
         """Raises DataError where the sample holds an id outside the vocabulary."""
@@ -94,11 +94,31 @@ class TokenFile:
         return ids
 
     def order(self, epoch: int) -> npt.NDArray[np.intp]:
-        """Window numbers in the order of this epoch: a permutation of 0 ... epoch_samples - 1."""
-        if epoch != self._epoch:
-            self._order = np.argsort(_philox_words(self._seed, epoch, self.epoch_samples), kind="stable")
-            self._epoch = epoch
-        return self._order
+        """Window numbers in the order of this epoch: a permutation of 0 ... epoch_samples - 1. Any thread may ask."""
+        known, order = self._drawn
+        if epoch != known:
+            order = np.argsort(_philox_words(self._seed, epoch, self.epoch_samples), kind="stable")
+            self._drawn = (epoch, order)
+        return order
+
+
+class Ahead:
+    """The samples of another source, drawn by threads before they are wanted."""
+
+    def __init__(self, source: Source, threads: int) -> None:
+        self.epoch_samples = source.epoch_samples
+        self._source = source
+        self._ahead = 4 * threads
+        self._pool = ThreadPoolExecutor(threads)
+        self._drawn: dict[int, Future[Ids]] = {}
+
+    def sample(self, number: int) -> Ids:
+        for wanted in range(number, number + self._ahead):
+            if wanted not in self._drawn:
+                self._drawn[wanted] = self._pool.submit(self._source.sample, wanted)
+        for passed in [drawn for drawn in self._drawn if drawn < number]:
+            del self._drawn[passed]
+        return self._drawn.pop(number).result()
 
 
 class Sampler:
@@ -115,7 +135,7 @@ class Sampler:
                 f"data.global_batch is {data.global_batch}, must be divisible by data.micro_batch x parallel.data "
                 f"({data.micro_batch} x {ranks})"
             )
-        self._source = open_source(data, shape)
+        self._source: Source = open_source(data, shape)
         self._shape = shape
         self._micro = data.micro_batch
         self._global = data.global_batch
@@ -124,6 +144,10 @@ class Sampler:
         self.micro_batches = data.global_batch // (data.micro_batch * ranks)
         self.position = 0
         self.micro_batch = 0
+
+    def draw_ahead(self, threads: int) -> None:
+        """From now on threads draw the samples; which ones, and in which order, stays the same."""
+        self._source = Ahead(self._source, threads)
 
     def state(self) -> dict[str, int]:
         """`position`, `micro_batch`, `epoch` (of `position`; 0 for a stream) and `epoch_samples`."""

@@ -26,6 +26,7 @@ def main(folder: Path) -> None:
     from samebits.run.observe import observe
     from samebits.run.progress import Progress
     from samebits.run.train import train
+    from samebits.run.unrest import watchers as unrest
 
     artifact = Artifact(folder)
     plan = Plan.from_json(artifact.plan.read_text(encoding="utf-8"))
@@ -33,7 +34,13 @@ def main(folder: Path) -> None:
     capture = Capture(artifact.fingerprint(rank), os.environ["SAMEBITS_LAUNCH"], observe)
     planters = [Planter(fault, lambda: capture.recorder) for fault in plan.faults]
     first = [Fence(artifact.launch / "job.json", os.environ["SAMEBITS_LAUNCH"])] if rank == 0 else []
-    watchers = [*first, *planters, capture, *([Progress(artifact.progress)] if rank == 0 else [])]
+    watchers = [
+        *first,
+        *unrest(plan, rank, folder),
+        *planters,
+        capture,
+        *([Progress(artifact.progress)] if rank == 0 else []),
+    ]
     clocks = train(plan, artifact.checkpoints, watchers)
     capture.recorder.time(clocks)
     capture.recorder.seal()

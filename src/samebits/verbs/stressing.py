@@ -1,0 +1,63 @@
+"""The verb stress: do variations that must not matter change nothing?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samebits.status import TROUBLE, Decided
+from samebits.verbs.words import AsJson, ClusterOption, LogFile, RecipeFile, Results
+
+app = typer.Typer()
+
+
+@app.command()
+def stress(
+    path: RecipeFile,
+    results: Results = Path("results"),
+    only: Annotated[str, typer.Option(help="Variations, such as hash-seed,contention; all where it is empty.")] = "",
+    plant: Annotated[
+        str | None, typer.Option(help="A fault to plant in every run, KIND[:rank=N][:step=N]: to test the tool.")
+    ] = None,
+    log: LogFile = None,
+    cluster: ClusterOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run twins under variations that must not matter; find the one that does.
+
+    Exit status: 0 nothing matters, 1 something does, 2 not comparable, 3 not reproduced, 4 a run did not finish.
+    """
+    from samebits.judge import encode
+    from samebits.judge.verdicts import EXIT_STATUS
+    from samebits.launch import stress as stressing
+    from samebits.launch.arm import CancelledError
+    from samebits.launch.cluster import load
+    from samebits.launch.echo import Echo
+    from samebits.launch.job import LaunchError
+    from samebits.launch.slurm_executor import SlurmExecutor
+    from samebits.planting import parse
+    from samebits.report import stress_listing, terminal
+
+    try:
+        found = stressing.stressed(
+            path,
+            results,
+            echo=Echo(sys.stderr, log),
+            only=tuple(filter(None, only.split(","))),
+            executor=SlurmExecutor(load(cluster)) if cluster else None,
+            fault=parse(plant) if plant is not None else None,
+        )
+    except CancelledError as cancelled:
+        print(cancelled, file=sys.stderr)
+        raise typer.Exit(cancelled.status) from None
+    except LaunchError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(TROUBLE) from None
+    if as_json:
+        print(encode.to_json(found), end="")
+    else:
+        terminal.show(stress_listing.stress_text(found))
+    raise Decided(EXIT_STATUS[found.verdict])
