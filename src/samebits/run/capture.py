@@ -74,8 +74,8 @@ class Capture(Watcher):
         self._started = time.time_ns()
         self._readings.clear()
         self._reader.drop()
-        if self._tracing is not None and is_traced(self._rung(training)):
-            self._trace = self._tracing.start()
+        if self._tracing is not None and training.plan.capture and is_traced(self._rung(training)):
+            self._trace = self._tracing.start(self._rung(training))
             self._readings = self._trace.readings
             self._trace.stage = Phase.DATA
 
@@ -96,7 +96,7 @@ class Capture(Watcher):
         if not training.plan.capture:
             self._note_health(training, metrics)
             return
-        traced = self._stop_tracing()
+        traced = self._stop_tracing(training)
         state = self._reader.read(state_items(training)) if self._full(training) else []
         scalars = self._reader.read((_metric_site(name), value) for name, value in metrics.items())
         later = sorted([*([] if traced else self._readings), *state, *scalars], key=lambda one: _ORDER[one.site.phase])
@@ -110,11 +110,13 @@ class Capture(Watcher):
     def on_final(self, training: Training) -> None:
         self._block(Moment.FINAL, training.step, "state", self._reader.read(state_items(training)))
 
-    def _stop_tracing(self) -> list[Reading]:
+    def _stop_tracing(self, training: Training) -> list[Reading]:
         """What was traced in this step, in its own order."""
         if self._tracing is None or self._trace is None:
             return []
         self._tracing.stop()
+        for note in self._trace.notes:
+            self.recorder.note({**note, "rank": training.coordinates.rank, "step": training.step})
         self._trace = None
         return self._readings
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from samebits.artifact.site import RUNGS
+from samebits.run.boundary import Boundary
+from samebits.run.insides import Insides
 from samebits.run.reading import Reader
 from samebits.run.scopes import Scopes
 from samebits.run.state import modules
@@ -30,11 +32,16 @@ class Tracing:
     def __init__(self, training: Training, rung: str, reader: Reader) -> None:
         self._reader = reader
         self._scopes = Scopes(modules(training))
+        self._boundary = Boundary(training, self._scopes)
+        self._insides = Insides(training, self._scopes) if rung == "op" else None
         self._tracers: list[Tracer] = []
 
-    def start(self) -> Trace:
+    def start(self, rung: str) -> Trace:
+        """rung: of the step at hand."""
         trace = Trace(self._reader)
         self._scopes.start()
+        inner: list[Tracer] = [self._insides] if self._insides is not None and rung == "op" else []
+        self._tracers = [self._boundary, *inner]
         for tracer in self._tracers:
             tracer.start(trace)
         return trace
