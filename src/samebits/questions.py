@@ -52,7 +52,6 @@ FaultKind = Literal[
     "unstable-gemm",
     "backward-order",
     "message",
-    "recompute",
     "update-order",
 ]
 """Down to `upstream`: the same in every run. From `reduction-order` on: another result in every run, by chance."""

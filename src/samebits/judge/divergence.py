@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +12,12 @@ from samebits.artifact.ranks import ranks_text
 from samebits.artifact.site import RUNGS, Kind
 from samebits.judge.certify import Certified
 from samebits.judge.judgement import Difference, Divergence, RankDivergence, RankGroup, Role
+from samebits.judge.links import Link, Links, Source, is_traced
 from samebits.judge.nodes import UNKNOWN
 from samebits.judge.pairing import Mask, Pair, Pairing
 from samebits.judge.records import BlockDifference, Ignored, Item, RankRecords, rank_records
 from samebits.judge.symptom import Facts, diagnose
+from samebits.judge.trail import Trail
 
 SPELLED_OUT = 64
 """Ranks that a divergence lists one by one."""
@@ -24,7 +26,8 @@ SPELLED_OUT = 64
 @dataclass(frozen=True)
 class Finding:
     """The first block of one rank with a difference that counts. at: its place in the pairing. changed, equal: kinds in
-    that block with and without a difference. before: records of the rank compared equal in earlier blocks."""
+    that block with and without a difference. before: records of the rank compared equal in earlier blocks. trail: of
+    that block, where it was traced."""
 
     rank: int
     at: int
@@ -36,6 +39,7 @@ class Finding:
     changed: frozenset[Kind]
     equal: frozenset[Kind]
     before: int
+    trail: Trail | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ def _finding(records: RankRecords, at: int, block: BlockDifference, counting: li
         changed=changed,
         equal=frozenset(site.kind for site in block.sites) - changed,
         before=records.count(pairs[:at]),
+        trail=Trail(block) if is_traced(records.pairing, records.rank, at) else None,
     )
 
 
@@ -105,12 +110,15 @@ def describe(found: Search) -> Divergence | None:
     """None where no rank has a finding."""
     if not found.findings:
         return None
-    origins = origin_ranks(found.findings.values())
     findings = found.findings.values()
+    links = linked(found)
+    origins = origin_ranks(findings, links)
     ordered = sorted(findings, key=lambda finding: (finding.rank not in origins, finding.at, finding.rank))
     first = min(findings, key=lambda finding: finding.at)
     world = len(found.pairing.reference.manifest.ranks)
-    facts = Facts(pairing=found.pairing, findings=ordered, origins=origins, logging_only=only_logging(found))
+    facts = Facts(
+        pairing=found.pairing, findings=ordered, origins=origins, links=links, logging_only=only_logging(found)
+    )
     symptom, explanation = diagnose(facts)
     return Divergence(
         moment=first.pair.moment.name.lower(),
@@ -125,10 +133,23 @@ def describe(found: Search) -> Divergence | None:
     )
 
 
-def origin_ranks(findings: Iterable[Finding]) -> frozenset[int]:
-    """Ranks that part first: at the earliest moment, in its earliest phase, with inputs not known to differ."""
+def linked(found: Search) -> dict[int, Link]:
+    """Of the ranks that part at the earliest moment, where they were traced then."""
+    earliest = min(finding.at for finding in found.findings.values())
+    here = {rank: finding for rank, finding in found.findings.items() if finding.at == earliest}
+    trails = {rank: finding.trail for rank, finding in here.items() if finding.trail is not None}
+    links = Links(found.pairing, earliest, trails)
+    return {rank: links.of(rank, here[rank].item) for rank in trails}
+
+
+def origin_ranks(findings: Iterable[Finding], links: Mapping[int, Link]) -> frozenset[int]:
+    """Ranks that part first, at the earliest moment. Where they were traced: those whose difference no other rank
+    brought them. Else, in its earliest phase, those with inputs not known to differ."""
     everywhere = list(findings)
     earliest = min(finding.at for finding in everywhere)
+    for sources in ((Source.OWN, Source.SHARED), (Source.UNSEEN,)):
+        if traced := frozenset(rank for rank, link in links.items() if link.source in sources):
+            return traced
     here = [finding for finding in everywhere if finding.at == earliest]
     phase = min(finding.item.phase for finding in here)
     return frozenset(

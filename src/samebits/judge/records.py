@@ -81,6 +81,12 @@ class Side:
     file: FingerprintFile
     records: NDArray[np.void]
 
+    def site(self, row: int) -> Site:
+        return self.file.sites[int(self.records[row]["site"])]
+
+    def form(self, row: int) -> Form:
+        return self.file.forms[int(self.records[row]["form"])]
+
     def view(self, row: int | None) -> RecordView | None:
         return None if row is None else record_view(self.file, self.records[row])
 

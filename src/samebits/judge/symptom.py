@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from samebits.artifact.header import Coordinates
 from samebits.artifact.ranks import ranks_text
-from samebits.artifact.site import RUNGS, Kind, Moment
+from samebits.artifact.site import RUNGS, TRACED, Kind, Moment
+from samebits.judge import naming
 from samebits.judge.judgement import Symptom
+from samebits.judge.links import Link
 from samebits.problem import listed
 
 if TYPE_CHECKING:
@@ -31,6 +33,16 @@ WORDS = {
     Kind.SCHEDULER: "scheduler state",
     Kind.POSITION: "data position",
     Kind.RNG: "RNG stream",
+    Kind.MODULE: "output of module",
+    Kind.OUTPUT_GRADIENT: "gradient of the output of module",
+    Kind.LOCAL_GRADIENT: "gradient before the reduction of",
+    Kind.COLLECTIVE: "collective",
+    Kind.SEND: "message",
+    Kind.RECEIVE: "message",
+    Kind.RECOMPUTE: "recomputed output of module",
+    Kind.CALL: "call",
+    Kind.OP: "operation",
+    Kind.GIVEN: "bytes",
 }
 _TOGETHER = {
     Kind.BATCH: "data",
@@ -49,6 +61,7 @@ class Facts:
     pairing: Pairing
     findings: Sequence[Finding]
     origins: frozenset[int]
+    links: Mapping[int, Link]
     logging_only: bool
 
     @property
@@ -108,6 +121,14 @@ def _restored(facts: Facts) -> Diagnosis | None:
     if facts.kind is Kind.POSITION:
         return Symptom.DATA, "the data position was not restored as it was saved"
     return Symptom.RESTORED_STATE, "it is not what memory held when the checkpoint was saved"
+
+
+def _traced(facts: Facts) -> Diagnosis | None:
+    first = facts.first
+    if first.trail is None or facts.kind not in TRACED:
+        return None
+    named = naming.name(first.trail, first.item, facts.links[first.rank])
+    return named.symptom, named.why
 
 
 def _control_flow(facts: Facts) -> Diagnosis | None:
@@ -201,6 +222,7 @@ def _kernel(facts: Facts) -> Diagnosis:
 _RULES: tuple[Callable[[Facts], Diagnosis | None], ...] = (
     _logging,
     _restored,
+    _traced,
     _control_flow,
     _data,
     _rng,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -75,9 +75,14 @@ class Planter(Watcher):
         return self._here(training) and training.step == self._fault.step
 
     def _note(self, training: Training, moment: Moment, site: Site) -> None:
-        place = {"rank": training.coordinates.rank, "moment": moment.name.lower(), "step": training.step}
-        what = {"fault": self._fault.kind, "kind": site.kind, "name": site.name, "scope": site.scope}
-        self._recorder().note({"type": "planted", **place, **what})
+        self._recorder().note(planted_note(training, moment, self._fault, site))
+
+
+def planted_note(training: Training, moment: Moment, fault: Fault, site: Site) -> dict[str, Any]:
+    """Where and when a fault struck, and the item that shows it first."""
+    place = {"rank": training.coordinates.rank, "moment": moment.name.lower(), "step": training.step}
+    what = {"fault": fault.kind, "kind": site.kind, "name": site.name, "scope": site.scope}
+    return {"type": "planted", **place, **what}
 
 
 def move_one_ulp(tensor: torch.Tensor) -> None:
@@ -151,6 +156,8 @@ def drawn_once(training: Training, name: str, state: torch.Tensor | bytes) -> to
 
 
 def _skip_sample(training: Training, fault: Fault) -> Site:
+    if training.sampler is None:
+        raise FaultError("position-skip: this workload's position in the data is not known; plant rng-skip instead")
     state = training.sampler.state()
     training.sampler.restore({**state, "position": state["position"] + 1})
     return Site(Phase.STATE, Kind.POSITION, "position")

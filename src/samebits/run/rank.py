@@ -11,9 +11,16 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from samebits.run import rendezvous
+
+if TYPE_CHECKING:
+    from samebits.questions import Fault
+    from samebits.run.recorder import Recorder
+    from samebits.run.watch import Watcher
 
 
 def main(folder: Path) -> None:
@@ -21,7 +28,6 @@ def main(folder: Path) -> None:
     from samebits.artifact.folder import Artifact
     from samebits.plan import Plan
     from samebits.run.capture import Capture
-    from samebits.run.faults import Planter
     from samebits.run.fence import Fence
     from samebits.run.observe import observe
     from samebits.run.progress import Progress
@@ -32,7 +38,7 @@ def main(folder: Path) -> None:
     plan = Plan.from_json(artifact.plan.read_text(encoding="utf-8"))
     rank = int(os.environ["RANK"])
     capture = Capture(artifact.fingerprint(rank), os.environ["SAMEBITS_LAUNCH"], observe)
-    planters = [Planter(fault, lambda: capture.recorder) for fault in plan.faults]
+    planters = _planters(plan.faults, lambda: capture.recorder) if plan.faults else []
     first = [Fence(artifact.launch / "job.json", os.environ["SAMEBITS_LAUNCH"])] if rank == 0 else []
     watchers = [
         *first,
@@ -44,6 +50,13 @@ def main(folder: Path) -> None:
     clocks = train(plan, artifact.checkpoints, watchers)
     capture.recorder.time(clocks)
     capture.recorder.seal()
+
+
+def _planters(faults: Sequence[Fault], recorder: Callable[[], Recorder]) -> list[Watcher]:
+    from samebits.run.disorder import KINDS, Disorder
+    from samebits.run.faults import Planter
+
+    return [(Disorder if fault.kind in KINDS else Planter)(fault, recorder) for fault in faults]
 
 
 def run() -> None:

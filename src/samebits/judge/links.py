@@ -1,0 +1,92 @@
+"""Across ranks: whether a difference that a rank meets in a collective or a message was made by another rank.
+
+Ranks share no clock. What they share is the order of the collectives of one group, and of the messages between two
+ranks: the so many-th on one side is the so many-th on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from samebits.artifact.ranks import ranks_of
+from samebits.artifact.site import RUNGS, Kind
+from samebits.judge.pairing import Pairing
+from samebits.judge.records import Item, RankRecords
+from samebits.judge.trail import Beside, Trail
+
+
+class Source(StrEnum):
+    """Where a rank's first difference comes from. OWN: from the rank. RECEIVED: from other ranks. SHARED: the
+    collective or message itself, whose inputs are equal on every member. UNSEEN: from ranks that were not traced."""
+
+    OWN = "own"
+    RECEIVED = "received"
+    SHARED = "shared"
+    UNSEEN = "unseen"
+
+
+@dataclass(frozen=True)
+class Link:
+    """ranks: it was received from, or which were not traced, or which took part."""
+
+    source: Source
+    ranks: frozenset[int] = frozenset()
+
+
+class Links:
+    """trails: of the ranks that differ in the block at `at`, by rank."""
+
+    def __init__(self, pairing: Pairing, at: int, trails: Mapping[int, Trail]) -> None:
+        self._pairing = pairing
+        self._at = at
+        self._trails = dict(trails)
+
+    def of(self, rank: int, item: Item) -> Link:
+        """Of a rank's first difference."""
+        if item.lone or not item.same_form or item.same_input is False:
+            return Link(Source.OWN)
+        number = self._trails[rank].ordinal(item)
+        if item.site.kind is Kind.COLLECTIVE:
+            return self._of_collective(rank, item, number)
+        if item.site.kind is Kind.RECEIVE:
+            return self._of_message(rank, item, number)
+        return Link(Source.OWN)
+
+    def _of_collective(self, rank: int, item: Item, number: int) -> Link:
+        members = ranks_of(item.site.scope.removeprefix("ranks ")) - {rank}
+        # The second output of one call has the same inputs as the first.
+        name = item.site.name.partition("#")[0]
+        beside = {member: self._nth(member, Kind.COLLECTIVE, name, item.site.scope, number) for member in members}
+        differing = {member for member, found in beside.items() if found is not None and found.same_input is False}
+        if differing:
+            return Link(Source.RECEIVED, frozenset(differing))
+        if missing := {member for member, found in beside.items() if found is None}:
+            return Link(Source.UNSEEN, frozenset(missing))
+        return Link(Source.SHARED, frozenset({rank, *members}))
+
+    def _of_message(self, rank: int, item: Item, number: int) -> Link:
+        sender = int(item.site.scope.removeprefix("from "))
+        sent = self._nth(sender, Kind.SEND, "send", f"to {rank}", number)
+        if sent is None:
+            return Link(Source.UNSEEN, frozenset({sender}))
+        return Link(Source.SHARED if sent.same_output else Source.RECEIVED, frozenset({sender}))
+
+    def _nth(self, rank: int, kind: Kind, name: str, scope: str, number: int) -> Beside | None:
+        """None where the rank did not record it."""
+        if not is_traced(self._pairing, rank, self._at):
+            return None
+        found = self._trail(rank).nth(kind, name, scope, number)
+        return None if found.reference is None or found.candidate is None else found
+
+    def _trail(self, rank: int) -> Trail:
+        if rank not in self._trails:
+            records = RankRecords(self._pairing, rank)
+            self._trails[rank] = Trail(records.compare(self._pairing.pairs[self._at]))
+        return self._trails[rank]
+
+
+def is_traced(pairing: Pairing, rank: int, at: int, rung: str = "boundary") -> bool:
+    """Whether both arms recorded a rank's block at this rung or above."""
+    return all(int(side[rank, at]) >= RUNGS.index(rung) for side in pairing.rungs)

@@ -1,0 +1,75 @@
+"""What an operation can do by its nature: draw at random, sum in any order, or only what its inputs say.
+
+Names are torch's (`aten.add.Tensor`). An operation of another library's name is never taken for a harmless one.
+"""
+
+from __future__ import annotations
+
+import re
+
+_ATEN = re.compile(r"aten\.(?P<base>[A-Za-z0-9_]+?)(\.[A-Za-z0-9_]+)?(#\d+)?")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_GEMM = _words(
+    """
+    mm addmm bmm baddbmm addbmm matmul linear mv addmv addr dot vdot einsum _scaled_mm _grouped_mm
+    _scaled_grouped_mm _int_mm _addmm_activation convolution convolution_backward linear_backward chain_matmul
+    sparse_mm
+    """
+)
+
+_RANDOM = _words(
+    """
+    bernoulli rand rand_like randn randn_like randint randint_like randperm normal uniform native_dropout dropout
+    exponential multinomial rrelu rrelu_with_noise poisson random _fused_dropout cauchy geometric log_normal
+    binomial alpha_dropout feature_dropout
+    """
+)
+
+_MOVES = _words(
+    """
+    view _unsafe_view reshape slice select narrow split split_with_sizes chunk unbind transpose t permute
+    unsqueeze squeeze expand alias detach as_strided diagonal clone copy _to_copy contiguous cat stack fill zero
+    zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full arange lift_fresh flip roll repeat
+    movedim unfold slice_backward select_backward index_select gather embedding tril triu triu_indices
+    tril_indices eye scalar_tensor _reshape_alias masked_fill where _local_scalar_dense constant_pad_nd pad
+    view_as_real view_as_complex real imag resize
+    """
+)
+_POINTWISE = _words(
+    """
+    add sub rsub mul div neg abs sign reciprocal sqrt rsqrt pow exp expm1 log log1p log2 sin cos tan tanh sigmoid
+    erf relu gelu silu softplus leaky_relu elu hardtanh clamp clamp_min clamp_max maximum minimum floor ceil round
+    trunc frac remainder fmod floor_divide true_divide addcmul addcdiv lerp eq ne lt le gt ge isnan isinf isfinite
+    logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not
+    bitwise_left_shift atan2 square tanh_backward sigmoid_backward gelu_backward silu_backward threshold_backward
+    threshold native_dropout_backward hardtanh_backward leaky_relu_backward softplus_backward nan_to_num
+    """
+)
+
+
+def base(name: str) -> str | None:
+    """`add` of `aten.add_.Tensor`, of `aten._foreach_add.List` and of `aten.add.Tensor#1`; None: not of ATen."""
+    found = _ATEN.fullmatch(name)
+    if found is None:
+        return None
+    plain = found["base"].removesuffix("_").removeprefix("_foreach_")
+    return plain.removesuffix("_copy") if plain.endswith("_copy") and plain != "_to_copy" else plain
+
+
+def is_gemm(name: str) -> bool:
+    return base(name) in _GEMM
+
+
+def is_random(name: str) -> bool:
+    """Draws from a generator."""
+    return base(name) in _RANDOM
+
+
+def is_fixed(name: str) -> bool:
+    """Moves elements, or computes each one from a fixed few: equal inputs cannot give two results."""
+    return base(name) in _MOVES | _POINTWISE
