@@ -17,7 +17,7 @@ from samebits.plan import Plan
 from samebits.questions import Fault
 from samebits.recipe import RecipeError
 from samebits.rules.evidence import EVERY_RANK, RESTORE_FAULTS
-from samebits.sections import Recipe
+from samebits.sections import CommandRecipe, Recipe
 
 REFERENCE = "reference"
 RESUMED = "resumed"
@@ -52,6 +52,7 @@ _WITHOUT_EFFECT = (
     "recipe.launch.hang_minutes",
     *("recipe.cluster.slurm.account", "recipe.cluster.slurm.qos", "recipe.cluster.slurm.sbatch"),
     "recipe.data.path",
+    "recipe.command.folder",
     "restore",
 )
 """Entries of a plan that do not change what its arm computes and records. `data.sha256` stands for the path's content,
@@ -127,6 +128,13 @@ def explain_change(old_plan: Plan, new_plan: Plan) -> list[str]:
     ]
 
 
+def checkpoint(recipe: Recipe, artifact: Artifact) -> Path:
+    """What an arm that restores starts from: the checkpoint of `checkpoint.resume_from`, or the folder of all of them
+    where a launch line of one's own has written them."""
+    own = isinstance(recipe, CommandRecipe)
+    return artifact.own_checkpoints if own else artifact.checkpoint(recipe.checkpoint.resume_from)
+
+
 def _plan(recipe: Recipe, arm: str, results: Path) -> Plan:
     faults = tuple(placed(recipe, control.fault) for control in recipe.controls if f"control-{control.name}" == arm)
     restored = arm == RESUMED or any(fault.kind in RESTORE_FAULTS for fault in faults)
@@ -137,7 +145,7 @@ def _plan(recipe: Recipe, arm: str, results: Path) -> Plan:
         recipe=recipe,
         first_step=step + 1 if restored else 1,
         last_step=recipe.steps,
-        restore=str(reference.checkpoint(step)) if restored else None,
+        restore=str(checkpoint(recipe, reference)) if restored else None,
         capture=arm != BARE,
         keep_checkpoints=arm == REFERENCE,
         faults=faults,

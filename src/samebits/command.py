@@ -6,6 +6,8 @@ placeholders below. What needs a shell (pipes, variables) stands in a script: `b
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -48,3 +50,8 @@ class Command(Section):
     """Further variables of every rank; those of determinism stand in `determinism.environment`."""
     inputs: dict[str, str] = field(default_factory=dict)
     """Files whose sha256 (by path from `folder`) every rank checks before it starts: scripts, data."""
+
+
+def filled(line: str, values: Mapping[str, str]) -> list[str]:
+    """The words of a line, its placeholders replaced: a value stays within its word, whatever it holds."""
+    return [word.format_map(values) for word in shlex.split(line)]

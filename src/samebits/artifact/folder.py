@@ -55,6 +55,16 @@ class Artifact:
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:06d}"
 
+    @property
+    def own_checkpoints(self) -> Path:
+        """Where a launch line of one's own saves to; its layout is the line's business."""
+        return self.checkpoints / "own"
+
+    @property
+    def own_logs(self) -> Path:
+        """Where it writes whatever it writes besides."""
+        return self.folder / "logs" / "own"
+
     def fingerprint(self, rank: int) -> Path:
         return self.folder / f"rank-{rank:05d}.fp"
 

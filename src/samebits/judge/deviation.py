@@ -21,6 +21,7 @@ from samebits.sections import MegatronRecipe, Recipe
 
 WITHOUT_EFFECT = (
     *("name", "gates", "controls", "twins", "waivers", "overhead", "pins", "data.path"),
+    "command.folder",
     *("launch.time_minutes", "launch.hang_minutes", "cluster.placement"),
     *("cluster.slurm.account", "cluster.slurm.qos", "cluster.slurm.sbatch"),
 )

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import container, image
+from samebits.launch import container, image, line
 from samebits.launch.cluster import ClusterFile
 from samebits.launch.container import Mount
 from samebits.launch.job import LaunchError
 from samebits.launch.start import SPARE_MINUTES, Request, base
 from samebits.launch.step import Stage
 from samebits.plan import Plan
-from samebits.sections import TokenData
+from samebits.sections import MegatronRecipe, TokenData
 
 WARNED_SECONDS = 60
-_RANK = ("-m", "samebits.run.rank")
 _BARE = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "PATH")
 """Of what a person's shell holds, these reach srun and the engine where ranks run inside an image."""
 
@@ -45,7 +44,7 @@ def stage(facts: ClusterFile, plan: Plan, folder: Path, request: Request | None 
         cpus_per_rank=facts.cpus_per_rank,
         options=(*facts.slurm_of(recipe).srun, *entry.srun),
         prefix=entry.command,
-        command=(request.command if request and request.command else (python, *_RANK)),
+        command=(request.command if request and request.command else (python, *line.entry(recipe))),
         outside={**entry.environment, **outside},
         path=inherited.get("PYTHONPATH", "") if pinned is None else "",
         interface=facts.interface,
@@ -56,8 +55,10 @@ def stage(facts: ClusterFile, plan: Plan, folder: Path, request: Request | None 
 
 
 def _mounts(facts: ClusterFile, plan: Plan, folder: Path) -> list[Mount]:
-    data = plan.recipe.data
-    read = [Path(data.path).parent] if isinstance(data, TokenData) else []
+    recipe = plan.recipe
+    read: list[Path] = []
+    if isinstance(recipe, MegatronRecipe) and isinstance(recipe.data, TokenData):
+        read = [Path(recipe.data.path).parent]
     return [Mount(folder, writable=True), *(Mount(path, writable=False) for path in (*read, *map(Path, facts.mounts)))]
 
 

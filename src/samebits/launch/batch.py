@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import ending, environment, failure, job, step, traces, varying
+from samebits.launch import ending, environment, failure, job, line, step, traces, varying
 from samebits.launch.job import Outcome
 from samebits.launch.local import GRACE_SECONDS, PORT_TRIES, free_port
 from samebits.launch.patience import Patience
@@ -147,6 +147,7 @@ class _Arm:
         self._stage = stage
         self._signals = signals
         self._plan = Plan.from_json(artifact.plan.read_text(encoding="utf-8"))
+        self._restored = line.listing(self._plan)
         self._said = artifact.launch / "srun.log"
 
     def run(self) -> str:
@@ -158,7 +159,7 @@ class _Arm:
             if not message or not failure.lost_the_port(self._artifact.log(0)):
                 break
             traces.clear(self._artifact)
-        return message or self._missing()
+        return message or self._missing() or line.settle(self._artifact, self._plan, self._restored)
 
     def _once(self) -> str:
         self._artifact.log(0).parent.mkdir(exist_ok=True)
@@ -221,7 +222,8 @@ class _Arm:
         deadline = time.monotonic() + _LAG_SECONDS
         while (ranks := traces.missing(self._artifact, self._plan.world)) and time.monotonic() < deadline:
             time.sleep(1)
-        return failure.of_missing_file(self._artifact, ranks[0], f"job {_job()}") if ranks else ""
+        why = line.why_missing(self._plan)
+        return failure.of_missing_file(self._artifact, ranks[0], f"job {_job()}", why) if ranks else ""
 
     def _lines(self) -> list[str]:
         return self._said.read_text(encoding="utf-8", errors="replace").splitlines()

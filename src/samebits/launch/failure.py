@@ -38,14 +38,15 @@ def of_rank(artifact: Artifact, rank: int, status: int, host: str) -> str:
     )
 
 
-def of_missing_file(artifact: Artifact, rank: int, host: str) -> str:
-    """The rank ended with status 0 and left no fingerprint file."""
+def of_missing_file(artifact: Artifact, rank: int, host: str, why: str = "") -> str:
+    """The rank ended with status 0 and left no fingerprint file. why: the likely causes, where they are known."""
     log = artifact.log(rank)
     return "\n".join(
         [
             f"arm {artifact.folder.name}: rank {rank} on {host} ended with status 0, but left no "
             f"{artifact.fingerprint(rank).name}",
             *quoted(log, last_lines(log)),
+            *([why] if why else []),
             f"Its log is {log}; find out what ended it early, {AGAIN}.",
         ]
     )

@@ -52,7 +52,7 @@ def _losses(plan: Plan, artifact: Artifact) -> list[str]:
         *([f"its fingerprint files of ranks {ranks_text(ranks)} are gone"] if ranks else []),
         *(
             [f"its checkpoint of step {step} is gone"]
-            if plan.keep_checkpoints and not artifact.checkpoint(step).exists()
+            if plan.keep_checkpoints and not arms.checkpoint(plan.recipe, artifact).exists()
             else []
         ),
     ]

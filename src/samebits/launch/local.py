@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import environment, failure, job, traces, varying
+from samebits.launch import environment, failure, job, line, traces, varying
 from samebits.launch.job import Outcome
 from samebits.launch.patience import Patience
 from samebits.launch.ranks import Ranks
 from samebits.plan import Plan
 
-RANK_COMMAND = (sys.executable, "-m", "samebits.run.rank")
-"""One rank; the artifact's folder is appended."""
+RANK_COMMAND = (sys.executable, *line.RANK)
+"""One rank of the built-in trainer; the artifact's folder is appended."""
 
 PORT_TRIES = 3
 GRACE_SECONDS = 3.0
@@ -25,19 +25,19 @@ GRACE_SECONDS = 3.0
 
 
 def run_arms(
-    starts: Sequence[tuple[str, str]], inherited: Mapping[str, str], command: Sequence[str] = RANK_COMMAND
+    starts: Sequence[tuple[str, str]], inherited: Mapping[str, str], command: Sequence[str] | None = None
 ) -> None:
     """Runs the plans in the artifacts' folders, one after the other; the function of a job. Ends where one fails.
 
     starts: (folder, id of this start); where the folder says another, nothing is done. inherited: what the ranks take
-    over from the surroundings of whoever started the arms.
+    over from the surroundings of whoever started the arms. command: starts one process; None: the workload's own.
     """
     for folder, launch in starts:
         if not _run_ranks(folder, launch, inherited, command):
             break
 
 
-def _run_ranks(folder: str, launch: str, inherited: Mapping[str, str], command: Sequence[str]) -> bool:
+def _run_ranks(folder: str, launch: str, inherited: Mapping[str, str], command: Sequence[str] | None) -> bool:
     """Whether the arm ended well."""
     artifact = Artifact(Path(folder))
     with job.running(artifact, launch) as refusal:
@@ -56,13 +56,18 @@ def _run_ranks(folder: str, launch: str, inherited: Mapping[str, str], command: 
 class _LocalArm:
     """One start of an arm; `run` returns what went wrong, or nothing."""
 
-    def __init__(self, artifact: Artifact, launch: str, inherited: Mapping[str, str], command: Sequence[str]) -> None:
+    def __init__(
+        self, artifact: Artifact, launch: str, inherited: Mapping[str, str], command: Sequence[str] | None
+    ) -> None:
         self._artifact = artifact
         self._launch = launch
         self._plan = Plan.from_json(artifact.plan.read_text(encoding="utf-8"))
         entered = varying.entered(self._plan, artifact.folder, sys.executable)
-        self._command = [*entered, *command, str(artifact.folder)]
+        own = (sys.executable, *line.entry(self._plan.recipe))
+        self._command = [*entered, *(command or own), str(artifact.folder)]
         self._environment = {**inherited, **environment.of_plan(self._plan)}
+        self._processes = 1 if line.by_node(self._plan.recipe) else self._plan.world
+        self._restored = line.listing(self._plan)
         self._stopped_by: int | None = None
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._stop)
@@ -81,19 +86,19 @@ class _LocalArm:
             if not message or not failure.lost_the_port(self._artifact.log(0)):
                 break
             traces.clear(self._artifact)
-        return message or self._missing()
+        return message or self._missing() or line.settle(self._artifact, self._plan, self._restored)
 
     def _start(self, ranks: Ranks) -> None:
         port = free_port()
         self._artifact.log(0).parent.mkdir(exist_ok=True)
-        for rank in varying.starting_order(self._plan):
+        for rank in [rank for rank in varying.starting_order(self._plan) if rank < self._processes]:
             own = environment.of_local_rank(rank, self._plan.world, port, self._launch)
             ranks.start(rank, self._command, {**self._environment, **own}, self._artifact.log(rank))
 
     def _watch(self, ranks: Ranks) -> str:
         """Returns when all ranks ended well, with nothing to say, or at the first thing that went wrong."""
         arm, launch = self._plan.arm, self._plan.recipe.launch
-        while len(statuses := ranks.ended()) < self._plan.world or any(statuses.values()):
+        while len(statuses := ranks.ended()) < self._processes or any(statuses.values()):
             if self._stopped_by is not None:
                 return f"arm {arm}: was cancelled ({signal.Signals(self._stopped_by).name}), {failure.AGAIN}"
             if failed := [rank for rank, status in statuses.items() if status != 0]:
@@ -111,7 +116,8 @@ class _LocalArm:
 
     def _missing(self) -> str:
         ranks = traces.missing(self._artifact, self._plan.world)
-        return failure.of_missing_file(self._artifact, ranks[0], socket.gethostname()) if ranks else ""
+        why = line.why_missing(self._plan)
+        return failure.of_missing_file(self._artifact, ranks[0], socket.gethostname(), why) if ranks else ""
 
     def _stop(self, signum: int, _frame: object) -> None:
         self._stopped_by = signum

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from samebits.artifact.folder import Artifact
-from samebits.launch import environment, varying
+from samebits.launch import environment, line, varying
 from samebits.launch.image import Image
 from samebits.plan import Plan
 
@@ -55,9 +55,10 @@ class Meeting:
 
 def ranks(stage: Stage, artifact: Artifact, plan: Plan, meeting: Meeting) -> list[str]:
     """The command line that runs all ranks of an arm and ends when the last one has."""
+    each = stage.ranks_per_node if line.by_node(plan.recipe) else 1
     variables = [f"{name}={value}" for name, value in inside(stage, artifact, plan, meeting).items()]
     return [
-        *tasks(stage, stage.ranks_per_node, backwards=varying.nodes_reversed(plan, stage.nodes)),
+        *tasks(stage, stage.ranks_per_node // each, ranks=each, backwards=varying.nodes_reversed(plan, stage.nodes)),
         # A rank that ends early is the launcher's business: it leaves the others time to say what they saw.
         "--kill-on-bad-exit=0",
         "--wait=0",
@@ -82,15 +83,16 @@ def image_check(stage: Stage, python: str, image: Image) -> list[str]:
     return [*tasks(stage, 1), *check] if stage.verify == "every-node" else check
 
 
-def tasks(stage: Stage, each: int, *, backwards: bool = False) -> list[str]:
-    """srun of so many tasks on every node of the job. backwards: nodes in the order of the host file (see varying)."""
+def tasks(stage: Stage, each: int, *, ranks: int = 1, backwards: bool = False) -> list[str]:
+    """srun of so many tasks on every node of the job. ranks: that one task starts. backwards: nodes in the order of the
+    host file (see varying)."""
     return [
         "srun",
         f"--nodes={stage.nodes}",
         f"--ntasks={stage.nodes * each}",
         f"--ntasks-per-node={each}",
         # Since Slurm 22.05 srun does not take it over from sbatch.
-        f"--cpus-per-task={stage.cpus_per_rank}",
+        f"--cpus-per-task={stage.cpus_per_rank * ranks}",
         f"--distribution={'arbitrary' if backwards else 'block'}",
         "--input=none",
         "--export=ALL",

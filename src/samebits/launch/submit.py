@@ -20,12 +20,14 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from samebits.artifact.folder import Artifact
+from samebits.launch import code
 from samebits.launch.echo import Echo
 from samebits.launch.job import JobRecord, LaunchError
-from samebits.launch.local import RANK_COMMAND, run_arms
+from samebits.launch.local import run_arms
 from samebits.launch.local_job import LocalJob
 from samebits.launch.start import SPARE_MINUTES, Request
 from samebits.plan import Plan
+from samebits.sections import CommandRecipe
 
 _STEERING = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_")
 
@@ -99,7 +101,10 @@ class LocalExecutor:
         minutes = len(starts) * starts[0].plan.recipe.launch.time_minutes
         executor.update_parameters(timeout_min=minutes + SPARE_MINUTES)
         launched = [(str(start.artifact.folder), start.launch) for start in starts]
-        arguments = (launched, dict(request.inherited), request.command or RANK_COMMAND)
+        for start in starts if isinstance(starts[0].plan.recipe, CommandRecipe) else ():
+            # For an interpreter that has no samebits.
+            code.freeze(start.artifact.launch / "code")
+        arguments = (launched, dict(request.inherited), request.command)
         with _blocked(signal.SIGINT, signal.SIGHUP), _silent(home.launch / "controller.log"):
             submitted = executor.submit(run_arms, *arguments)
         return LocalJob([start.artifact for start in starts], str(submitted.job_id), submitted)

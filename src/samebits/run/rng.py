@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def rng_states(training: Training) -> dict[str, State]:
     }
     if training.device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state()
-    tracked = _random_module().get_cuda_rng_tracker().get_states()
+    tracked = _tracker().get_states() if _tracker() else {}
     states.update({TRACKER + name: tracked[name].clone() for name in sorted(tracked)})
     return states
 
@@ -59,7 +60,8 @@ def set_rng_states(training: Training, states: dict[str, State]) -> None:
     if "cuda" in states:
         torch.cuda.set_rng_state(_tensor(states["cuda"]))
     tracked = {name.removeprefix(TRACKER): _tensor(state) for name, state in states.items() if name.startswith(TRACKER)}
-    _random_module().get_cuda_rng_tracker().set_states(tracked)
+    if tracked:
+        _tracker().set_states(tracked)
 
 
 def _numpy_state() -> bytes:
@@ -77,6 +79,12 @@ def _tensor(state: State) -> torch.Tensor:
     if not isinstance(state, torch.Tensor):
         raise ValueError(f"RNG state is {type(state).__name__}, must be a tensor")
     return state.clone()
+
+
+def _tracker() -> Any:
+    """Megatron's; None where this process has not imported it."""
+    loaded = sys.modules.get("megatron.core.tensor_parallel.random")
+    return loaded.get_cuda_rng_tracker() if loaded else None
 
 
 def _random_module() -> Any:

@@ -28,8 +28,10 @@ def state_items(training: Training) -> Iterator[Item]:
     for scope, module in modules(training):
         for name, buffer in module.named_buffers():
             yield _site(Kind.BUFFER, name, scope), buffer
-    yield from _scalars(Kind.SCHEDULER, training.scheduler.state_dict(), "", "")
-    yield from _scalars(Kind.POSITION, dict(training.sampler.state()), "", "")
+    if training.scheduler is not None:
+        yield from _scalars(Kind.SCHEDULER, training.scheduler.state_dict(), "", "")
+    if training.sampler is not None:
+        yield from _scalars(Kind.POSITION, dict(training.sampler.state()), "", "")
     for name, state in rng_states(training).items():
         yield _site(Kind.RNG, name, ""), state
 
@@ -59,9 +61,25 @@ def modules(training: Training) -> Iterator[tuple[str, Any]]:
     """(scope, model without its wrappers) of each chunk; the scope is empty where there is one chunk."""
     for index, chunk in enumerate(training.chunks):
         module = chunk
-        while hasattr(module, "module"):
+        while _only_wraps(module):
             module = module.module
         yield (f"chunk{index}" if len(training.chunks) > 1 else ""), module
+
+
+def _only_wraps(module: Any) -> bool:
+    """Whether all that it holds is in its `module`: a model of somebody's own may have a part of that name."""
+    inner = getattr(module, "module", None)
+    if not isinstance(inner, torch.nn.Module):
+        return False
+    return all(
+        len({id(one) for one in held(module)}) == len({id(one) for one in held(inner)})
+        for held in (torch.nn.Module.parameters, torch.nn.Module.buffers)
+    )
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """torch's own, below Megatron's or bare; None where a Megatron optimizer holds none."""
+    return getattr(optimizer, "optimizer", optimizer)
 
 
 def _optimizers(training: Training) -> Iterator[tuple[str, Any, dict[int, str]]]:
@@ -86,12 +104,12 @@ def _names(optimizer: Any, training: Training, named: dict[int, str]) -> dict[in
                 names[id(main)] = named[id(parameter)]
     shards = getattr(optimizer, "model_param_group_index_map", {})
     for parameter, (group, order) in shards.items():
-        names[id(optimizer.optimizer.param_groups[group]["params"][order])] = named[id(parameter)]
+        names[id(inner_optimizer(optimizer).param_groups[group]["params"][order])] = named[id(parameter)]
     return names
 
 
 def _optimized(optimizer: Any, names: dict[int, str]) -> Iterator[tuple[str, torch.Tensor]]:
-    inner = optimizer.optimizer
+    inner = inner_optimizer(optimizer)
     for index, group in enumerate(inner.param_groups if inner is not None else []):
         for order, tensor in enumerate(group["params"]):
             yield names.get(id(tensor), f"group{index}.{order}"), tensor
@@ -99,7 +117,7 @@ def _optimized(optimizer: Any, names: dict[int, str]) -> Iterator[tuple[str, tor
 
 def _optimizer_items(scope: str, optimizer: Any, names: dict[int, str]) -> Iterator[Item]:
     """Scalars of every parameter first (`step`), then moments: a wrong scalar is the cause of what follows it."""
-    inner = optimizer.optimizer
+    inner = inner_optimizer(optimizer)
     if inner is None:
         return
     entries = [

@@ -6,7 +6,10 @@ collective and draws from no random stream.
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from samebits.artifact.clock import Phase
@@ -17,17 +20,16 @@ if TYPE_CHECKING:
     from samebits.artifact.header import Coordinates
     from samebits.plan import Plan
     from samebits.run.clock import Clock
-    from samebits.run.data import Sampler
 
 
 @dataclass
 class Training:
     """One rank's live objects. Watchers read them; only planted faults change them.
 
-    chunks: the DDP-wrapped model chunks (one, or one per virtual pipeline stage).
-    optimizer: Megatron Core's MegatronOptimizer (may be a ChainedOptimizer).
-    scheduler: OptimizerParamScheduler.
-    sampler: position and order of the data.
+    chunks: the DDP-wrapped model chunks (one, or one per virtual pipeline stage), or the models of a loop of one's own.
+    optimizer: Megatron Core's MegatronOptimizer (may be a ChainedOptimizer), one of torch, or `Chain`.
+    scheduler: OptimizerParamScheduler; None: a loop of one's own has none, or hides it.
+    sampler: a `samebits.run.data.Sampler`, position and order of the data; None: only the loop knows.
     clock: times each step.
     step: 1-based number of the step at hand; 0 before the first.
     """
@@ -38,9 +40,16 @@ class Training:
     chunks: list[Any]
     optimizer: Any
     scheduler: Any
-    sampler: Sampler
+    sampler: Any
     clock: Clock
     step: int = 0
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Several optimizers of one loop, by the name under which Megatron's ChainedOptimizer has them."""
+
+    chained_optimizers: list[Any]
 
 
 class Watcher:
@@ -77,3 +86,23 @@ class Watcher:
 
     def on_final(self, training: Training) -> None:
         """After the last step."""
+
+
+class _Callable(ModuleType):
+    """For a loop of one's own, where the model is not found by itself:
+
+        import samebits.run
+        samebits.run.watch(model, optimizer)
+
+    once both are built. Does nothing in a run that samebits did not start.
+    """
+
+    def __call__(self, model: Any, optimizer: Any) -> None:
+        if os.environ.get("SAMEBITS_INJECT") == "1":
+            from samebits.run.inject import entry, torch_loop
+
+            entry.begin()
+            torch_loop.named(model, optimizer)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -1,0 +1,196 @@
+"""Any loop that steps an optimizer, as a run of steps: what hooks on torch and Megatron Core report comes here.
+
+A step begins with its first batch or forward pass and ends with the step of the main optimizer, the first one that
+ever steps. State counts as saved when the script reads it for that (torch.save of an optimizer's state, a distributed
+checkpoint, the state of a random stream), at the next forward pass of training at the latest. Restored state is read
+before the first forward pass of training.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from samebits.run.inject import batches, models
+from samebits.run.inject.session import Batch, Metrics, Session, session
+from samebits.run.trace import is_quiet
+from samebits.run.watch import Chain
+
+_MOST_PENDING = 64
+"""Batches that are kept until the step that they belong to begins."""
+
+
+class Loop:
+    """arm: asks for a call of `computing` before the next forward pass of training."""
+
+    def __init__(self, arm: Callable[[], None]) -> None:
+        self._arm = arm
+        self._built: list[weakref.ref[Any]] = []
+        self._named: tuple[list[Any], Any] | None = None
+        self._main: weakref.ref[Any] | None = None
+        self._stepping: list[Any] = []
+        self._pending: list[Batch] = []
+        self._losses: list[torch.Tensor] = []
+        self._drawing = 0
+
+    @property
+    def listens(self) -> bool:
+        """Whether hooks on torch mean anything: in the process that trains, and not under Megatron-LM's own loop."""
+        found = self._session()
+        if is_quiet() or not found.mine or found.sealed:
+            return False
+        return found.adapter == "torch" or (found.adapter == "auto" and "megatron.training.training" not in sys.modules)
+
+    def built(self, optimizer: Any) -> None:
+        """An optimizer was made."""
+        self._built.append(weakref.ref(optimizer))
+
+    def named(self, model: Any, optimizer: Any) -> None:
+        """By the script itself."""
+        self._named = (list(model) if isinstance(model, list | tuple) else [model]), optimizer
+
+    @property
+    def ready(self) -> bool:
+        return self._named is not None or any(ref() is not None for ref in self._built)
+
+    def computing(self) -> None:
+        """A forward pass of training is about to begin."""
+        if not self.listens:
+            return
+        found = self._session()
+        if not found.attached:
+            found.attach(*self._trained())
+        if found.save_due:
+            found.save()
+        if not found.open and not found.complete:
+            self._begin(found)
+
+    def drew(self, batch: Any) -> None:
+        """The loop was given a batch."""
+        if self._drawing or not self.listens:
+            return
+        found = self._session()
+        if found.attached and not found.open and not found.save_due and not found.complete:
+            self._begin(found)
+        if found.open:
+            found.batch(batches.named(batch))
+        elif len(self._pending) < _MOST_PENDING:
+            self._pending.append(batches.named(batch, copied=True))
+
+    def drawing(self, draw: Callable[[], Any]) -> Any:
+        """A batch from an iterator that is known to be the loop's; whatever it draws from is not asked."""
+        self._drawing += 1
+        try:
+            batch = draw()
+        finally:
+            self._drawing -= 1
+        self.drew(batch)
+        return batch
+
+    def lost(self, losses: torch.Tensor) -> None:
+        """A backward pass begins here."""
+        if losses.numel() == 1 and self.listens:
+            self._losses.append(losses.detach().clone())
+
+    def reduced(self, results: Any) -> None:
+        """What a schedule of Megatron Core gives: for each micro-batch what the loss function reports."""
+        for result in results if isinstance(results, list) and self.listens else ():
+            reported = result.values() if isinstance(result, dict) else [result]
+            for value in reported:
+                first = value[0] if isinstance(value, tuple | list) and value else value
+                if torch.is_tensor(first) and first.numel() >= 1:
+                    self._losses.append(first.detach().reshape(-1)[0].clone())
+
+    def stepping(self, optimizer: Any) -> None:
+        """An optimizer is about to step; one inside another one's step is that one's business."""
+        self._stepping.append(optimizer)
+        if len(self._stepping) > 1 or not self.listens or not self._is_main(optimizer):
+            return
+        found = self._session()
+        if not found.open:
+            self.computing()
+        if not found.open:
+            # Beyond the plan's last step: says so.
+            found.begin()
+        found.gradients()
+
+    def stepped(self, optimizer: Any, result: Any = None) -> None:
+        """result: of Megatron's optimizers (success, gradient norm, zeros)."""
+        if optimizer in self._stepping:
+            self._stepping.remove(optimizer)
+        if self._stepping or not self.listens or not self._is_main(optimizer):
+            return
+        found = self._session()
+        if not found.open:
+            return
+        found.end(self._metrics(optimizer, result))
+        self._losses.clear()
+        if found.save_due:
+            self._arm()
+
+    def saving(self) -> None:
+        """The script reads state to save it."""
+        if self.listens and self._session().save_due:
+            self._session().save()
+
+    def _session(self) -> Session:
+        return session()
+
+    def _begin(self, found: Session) -> None:
+        found.begin()
+        for batch in self._pending:
+            found.batch(batch)
+        self._pending.clear()
+
+    def _is_main(self, optimizer: Any) -> bool:
+        if self._main is None:
+            if self._named is not None and optimizer is not self._named[1]:
+                return False
+            self._main = weakref.ref(optimizer)
+        return self._main() is optimizer
+
+    def _trained(self) -> tuple[list[Any], Any]:
+        """Model chunks and optimizer. Of nested optimizers the outermost."""
+        if self._named is not None:
+            return self._named
+        alive = [optimizer for ref in self._built if (optimizer := ref()) is not None]
+        inner = {id(one) for optimizer in alive for one in _inside(optimizer)}
+        outer = [optimizer for optimizer in alive if id(optimizer) not in inner]
+        return models.trained(outer), outer[0] if len(outer) == 1 else Chain(outer)
+
+    def _metrics(self, optimizer: Any, result: Any) -> Metrics:
+        names = [f"loss#{index}" if index else "loss" for index in range(len(self._losses))]
+        found: Metrics = dict(zip(names, self._losses, strict=True))
+        if isinstance(result, tuple) and len(result) == 3:
+            found |= {
+                name: value
+                for name, value in zip(("grad-norm", "num-zeros"), result[1:], strict=True)
+                if value is not None
+            }
+        if optimizer.param_groups:
+            found["learning-rate"] = optimizer.param_groups[0].get("lr", 0.0)
+        return found
+
+
+def _inside(optimizer: Any) -> list[Any]:
+    """Optimizers that step within this one's step."""
+    held = [
+        getattr(optimizer, "optimizer", None),
+        getattr(optimizer, "optim", None),
+        *getattr(optimizer, "chained_optimizers", ()),
+    ]
+    return [one for one in held if one is not None]
+
+
+_LOOPS: list[Loop] = []
+
+
+def of_process(arm: Callable[[], None]) -> Loop:
+    """The one of this process, made when it is first asked for."""
+    if not _LOOPS:
+        _LOOPS.append(Loop(arm))
+    return _LOOPS[0]

@@ -1,0 +1,1 @@
+"""The folder that stands first on PYTHONPATH: nothing but a `sitecustomize`, so that no other name is shadowed."""

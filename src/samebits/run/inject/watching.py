@@ -1,0 +1,36 @@
+"""The watchers of one rank of a foreign loop: those that the built-in trainer's rank has, in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from samebits.artifact.clock import Clocks
+from samebits.artifact.folder import Artifact
+from samebits.plan import Plan
+from samebits.run import unrest
+from samebits.run.capture import Capture
+from samebits.run.faults import Planter
+from samebits.run.fence import Fence
+from samebits.run.observe import observe
+from samebits.run.progress import Progress
+from samebits.run.watch import Watcher
+
+
+def watchers(artifact: Artifact, plan: Plan, rank: int, launch: str) -> tuple[list[Watcher], Callable[[Clocks], None]]:
+    """With what seals the fingerprint file, given where the time of each step went."""
+    capture = Capture(artifact.fingerprint(rank), launch, observe)
+    job = artifact.launch / "job.json"
+
+    def seal(clocks: Clocks) -> None:
+        capture.recorder.time(clocks)
+        capture.recorder.seal()
+
+    found: list[Watcher] = [
+        *([Fence(job, launch)] if rank == 0 else []),
+        *unrest.watchers(plan, rank, Path(artifact.folder)),
+        *(Planter(fault, lambda: capture.recorder) for fault in plan.faults),
+        capture,
+        *([Progress(artifact.progress)] if rank == 0 else []),
+    ]
+    return found, seal
