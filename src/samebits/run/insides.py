@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from samebits.artifact.stacks import Stacks
+from samebits.run.calls import Calls
 from samebits.run.graphs import Graphs
 from samebits.run.ledger import Ledger
 from samebits.run.nodes import Nodes
 from samebits.run.ops import Operations
+from samebits.run.probes import Probes
 from samebits.run.scopes import Scopes
 from samebits.run.state import modules
 from samebits.run.trace import Trace
@@ -26,19 +28,22 @@ class Insides:
         self._stacks = Stacks()
         self._graphs = Graphs(modules(training))
         self._parameters = dict(_parameters(training))
+        self._parts: tuple[Graphs | Probes | Calls | Operations, ...] = ()
         self._trace: Trace
 
     def start(self, trace: Trace) -> None:
         self._trace = trace
         self._ledger = Ledger(trace, self._stacks)
         nodes = Nodes(self._parameters)
-        self._graphs.start()
-        self._operations = Operations(trace, self._scopes, self._ledger, nodes, updater(self._training))
-        self._operations.start()
+        operations = Operations(trace, self._scopes, self._ledger, nodes, updater(self._training))
+        calls = Calls(operations, self._ledger, nodes, self._scopes)
+        self._parts = self._graphs, Probes(operations, self._ledger), calls, operations
+        for part in self._parts:
+            part.start()
 
     def stop(self) -> None:
-        self._operations.stop()
-        self._graphs.stop()
+        for part in reversed(self._parts):
+            part.stop()
         self._trace.notes += [*_skipped(self._ledger.counts), *self._graphs.notes(), *self._stacks.notes()]
 
 

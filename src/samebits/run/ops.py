@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from samebits.artifact.site import Kind, Phase, Site
@@ -33,7 +34,7 @@ from samebits.run.signatures import ALIAS, NOT_ATEN, UNINITIALISED, Role, Signat
 from samebits.run.texts import form_text, plain_text
 from samebits.run.trace import Trace, is_quiet
 
-NOT_WAITED_FOR, SUBCLASS = "non-blocking", "subclass"
+NOT_WAITED_FOR, SUBCLASS, FAKE = "non-blocking", "subclass", "fake"
 
 
 class Operations:
@@ -62,6 +63,7 @@ class Operations:
         if reason is not None:
             return self._run_unrecorded(reason, function, args, kwargs)
         site = self.site(Kind.OP, signature.name)
+        self._nodes.met(site)
         read, written, text = _bound(signature, args, kwargs)
         if signature.is_view:
             return self._run_view(site, read, text, lambda: function(*args, **kwargs))
@@ -78,14 +80,13 @@ class Operations:
         return result
 
     def site(self, kind: Kind, name: str) -> Site:
-        """Of what is about to run here; keeps its stack, and the number of its node."""
+        """Of what is about to run here; keeps its stack."""
         phase, scope, maker = self._trace.phase, self._scopes.scope, None
-        if phase is Phase.BACKWARD and not scope:
-            maker, scope = self._nodes.site(), self._nodes.scope()
+        if phase is Phase.BACKWARD and not self._scopes.holds:
+            maker, scope = self._nodes.site(), self._nodes.scope() or scope
         elif phase is Phase.UPDATE and not scope:
             scope = self._updater
         site = site_of(phase, kind, name, scope)
-        self._nodes.met(site)
         self._ledger.place(site, maker)
         return site
 
@@ -129,6 +130,9 @@ class _Mode(TorchDispatchMode):
             return function(*args, **(kwargs or {}))
         if not isinstance(function, OpOverload):
             self._operations.skip(NOT_ATEN)
+            return function(*args, **(kwargs or {}))
+        if any(issubclass(kind, FakeTensor) for kind in types):
+            self._operations.skip(FAKE)
             return function(*args, **(kwargs or {}))
         if any(kind is not torch.Tensor and kind is not torch.nn.Parameter for kind in types):
             # It unwraps itself, and what it then calls comes here.

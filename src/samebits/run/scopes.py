@@ -45,27 +45,39 @@ class Scopes:
     @property
     def scope(self) -> str:
         """Of the innermost module that computes on this thread; empty outside all."""
-        return self._stack[-1] if self._stack else ""
+        return self._stack[-1][0] if self._stack else ""
 
-    def push(self, name: str) -> None:
-        """A scope that is no module, below the one at hand: `decoder.layers.0.mlp/Function.forward`."""
-        self._stack.append(f"{self.scope}/{name}")
+    @property
+    def holds(self) -> bool:
+        """Whether the scope was entered by what this thread runs: not where a backward pass came to another node."""
+        return bool(self._stack) and self._stack[-1][1] == node_number()
+
+    def push(self, name: str, below: str | None = None) -> None:
+        """A scope that is no module, below the one at hand or another: `decoder.layers.0.mlp/Function.forward`."""
+        outer = self.scope if below is None else below
+        self._stack.append((f"{outer}/{name}" if outer else name, node_number()))
 
     def pop(self) -> None:
         if self._stack:
             self._stack.pop()
 
     @property
-    def _stack(self) -> list[str]:
+    def _stack(self) -> list[tuple[str, int]]:
+        """Names, with the node of the backward pass that each was entered in."""
         if not hasattr(self._inside, "stack"):
             self._inside.stack = []
-        stack: list[str] = self._inside.stack
+        stack: list[tuple[str, int]] = self._inside.stack
         return stack
 
     def _enter(self, module: torch.nn.Module, _arguments: Any) -> None:
-        self._stack.append(self._names.get(id(module), type(module).__name__))
+        if torch.compiler.is_compiling():
+            # What torch.compile makes of a module is to be what it makes of it without us.
+            return
+        self._stack.append((self._names.get(id(module), type(module).__name__), node_number()))
 
     def _leave(self, module: torch.nn.Module, _arguments: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         name = self.scope
         try:
             # Where the call failed there is no output, and the error goes on.
@@ -73,3 +85,9 @@ class Scopes:
                 returned(name, module, output)
         finally:
             self.pop()
+
+
+def node_number() -> int:
+    """Of the node of the backward pass that this thread runs; -1 where it runs none."""
+    node = torch._C._current_autograd_node()
+    return -1 if node is None else int(node._sequence_nr())
