@@ -17,6 +17,7 @@ import torch
 from samebits.artifact import clock
 from samebits.artifact.header import Header
 from samebits.artifact.site import RUNGS, Flag, Kind, Moment, Phase, Site
+from samebits.run import replicas
 from samebits.run.digest import DIGEST_ID
 from samebits.run.reading import Reader, Reading, Row, number
 from samebits.run.recorder import Recorder
@@ -62,6 +63,8 @@ class Capture(Watcher):
         )
         self._reader = Reader(training.plan.recipe.capture.max_tensor_bytes)
         self.recorder = Recorder(self._path, header)
+        if training.plan.capture:
+            self.recorder.note(replicas.note(training))
         rung = training.plan.recipe.capture.rung
         if training.plan.capture and is_traced(rung):
             self._tracing = Tracing(training, rung, self._reader)

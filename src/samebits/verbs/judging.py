@@ -1,4 +1,4 @@
-"""Verbs that judge what lies there: collect, compare, report, verdict."""
+"""Verbs that judge what lies there: collect, compare, check, report, verdict."""
 
 from __future__ import annotations
 
@@ -52,6 +52,23 @@ def compare(
     else:
         terminal.show(terminal.comparison_text(comparison))
     raise Decided(EXIT_STATUS[comparison.verdict])
+
+
+@app.command()
+def check(folder: Folder, as_json: AsJson = False) -> None:
+    """Hold one artifact against itself: replicas, collectives, messages, recomputation, random streams, batches."""
+    from samebits.artifact.folder import Artifact
+    from samebits.judge import encode
+    from samebits.judge.check import check as checked
+    from samebits.judge.verdicts import EXIT_STATUS
+    from samebits.report import invariant_listing, terminal
+
+    found = checked(Artifact(folder))
+    if as_json:
+        print(encode.to_json(found), end="")
+    else:
+        terminal.show(invariant_listing.check_text(found))
+    raise Decided(EXIT_STATUS[found.verdict])
 
 
 @app.command()
