@@ -20,9 +20,11 @@ import builders
 import launching
 from samebits.artifact import conditions
 from samebits.artifact.folder import Artifact
+from samebits.command import Command
 from samebits.launch import job, local, varying
 from samebits.plan import Plan
 from samebits.run.neighbours import NICENESS
+from samebits.sections import CommandRecipe, Recipe
 from samebits.stressors import NAMES, Stressor
 
 RANK = Path(__file__).with_name("stressed_rank.py")
@@ -243,8 +245,35 @@ def test_a_rank_that_fails_under_variations_is_named_as_ever(tmp_path: Path) -> 
     assert "ValueError: the loss is a teapot" in outcome.message
 
 
+@pytest.mark.parametrize(("launcher", "in_force"), [("ours", True), ("torchrun", False)])
+def test_a_line_that_starts_its_ranks_itself_keeps_their_order_and_all_cores(
+    launcher: str, in_force: bool, tmp_path: Path
+) -> None:
+    command = Command(full="true", launcher=launcher)
+    shared = {field.name: getattr(builders.recipe(), field.name) for field in dataclasses.fields(Recipe)}
+    recipe = CommandRecipe(**{**shared, "workload": "command", "command": command})
+    wanted = dataclasses.replace(plan("node-order", "contention"), recipe=recipe)
+    (tmp_path / "plan.json").write_text(wanted.to_json())
+    environment = {**os.environ, "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    words = [sys.executable, "-m", "samebits.run.stressed", str(tmp_path), "true"]
+    subprocess.run(words, env=environment, check=True, timeout=60)
+    found = {note.stressor: note for note in conditions.read(tmp_path)}
+    assert found["node-order"].in_force is (in_force and len(CORES) > 1)
+    assert found["contention"].how.count(",") == len(CORES[:: 2 if in_force else 1]) - 1
+    assert varying.nodes_reversed(wanted, 2) is in_force
+    assert not varying.nodes_reversed(wanted, 1)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a right away")
-def test_what_nobody_may_do_is_noted_with_the_reason() -> None:
+@pytest.mark.parametrize(
+    ("each", "why"),
+    [
+        ("2", "another host name needs the right to make namespaces (Operation not permitted)"),
+        ("1", "libraries find the network by the host name; set `interface` in the cluster file"),
+    ],
+)
+def test_a_host_name_that_cannot_be_another_is_noted_with_the_reason(each: str, why: str) -> None:
+    """each: ranks of a node; two ranks in all."""
     code = (
         "import os, sys; from pathlib import Path; from samebits.run import stressed; "
         "os.setgid(65534); os.setuid(65534); stressed.main(Path(sys.argv[1]), ['true'])"
@@ -253,11 +282,10 @@ def test_what_nobody_may_do_is_noted_with_the_reason() -> None:
         folder = Path(name)
         folder.chmod(0o777)
         (folder / "plan.json").write_text(plan("host-name").to_json())
-        environment = {**os.environ, "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        environment = {**os.environ, "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": each}
         subprocess.run([sys.executable, "-c", code, name], env=environment, check=True, timeout=60)
         (found,) = conditions.read(folder)
-    assert not found.in_force
-    assert "another host name needs the right to make namespaces" in found.how
+    assert (found.in_force, found.how) == (False, why)
 
 
 def test_ranks_are_run_by_the_launchers_own_python() -> None:

@@ -20,7 +20,7 @@ from samebits.judge.judgement import Comparison
 from samebits.judge.verdicts import Verdict
 from samebits.judge.waivers import Waivers
 from samebits.problem import listed
-from samebits.sections import Recipe
+from samebits.sections import CommandRecipe, Recipe
 from samebits.stressors import VARIATIONS, Variation
 
 Effect = Literal["same", "differs", "differs at times", "not told apart", "not applicable", "not asked"]
@@ -92,9 +92,10 @@ def differs(comparison: Comparison) -> bool:
 def not_applicable(recipe: Recipe) -> dict[str, str]:
     """Variations that the recipe leaves no room for, and why."""
     found = {}
-    if "PYTHONHASHSEED" in recipe.determinism.environment:
-        found["hash-seed"] = "the recipe itself sets PYTHONHASHSEED (determinism.environment)"
-    if recipe.workload == "command":
+    own = recipe.command.environment if isinstance(recipe, CommandRecipe) else {}
+    if "PYTHONHASHSEED" in {**recipe.determinism.environment, **own}:
+        found["hash-seed"] = "the recipe itself sets PYTHONHASHSEED"
+    if isinstance(recipe, CommandRecipe):
         found["loader-threads"] = "what loads the data of a launch line is its own affair"
     return found
 

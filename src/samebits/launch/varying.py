@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from samebits.launch.line import by_node
 from samebits.plan import Plan
 
 _ORDER = "node-order"
@@ -24,8 +25,8 @@ def starting_order(plan: Plan) -> Sequence[int]:
 
 
 def nodes_reversed(plan: Plan, nodes: int) -> bool:
-    """Whether the first ranks are to run on the last node."""
-    return _ORDER in plan.stress and nodes > 1
+    """Whether the first ranks are to run on the last node. A line that starts its ranks itself orders them itself."""
+    return _ORDER in plan.stress and nodes > 1 and not by_node(plan.recipe)
 
 
 def host_file(nodes: Sequence[str], each: int) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from samebits.artifact.conditions import Condition, folder, note
 from samebits.plan import Plan
 from samebits.run import kernel_calls, neighbours
+from samebits.sections import CommandRecipe
 
 _BIG_PRIME = 2_654_435_761
 _MIB = 1 << 20
@@ -26,7 +27,8 @@ class NotInForceError(RuntimeError):
 
 @dataclass(frozen=True)
 class Place:
-    """One rank before it begins. cores: it may run on these."""
+    """One rank, or what starts all ranks of a node, before it begins. local_world: processes like this one on the node.
+    cores: it may run on these."""
 
     artifact: Path
     plan: Plan
@@ -50,7 +52,7 @@ def main(artifact: Path, command: Sequence[str]) -> None:
         plan=plan,
         rank=_number("RANK", "SLURM_PROCID"),
         local_rank=_number("LOCAL_RANK", "SLURM_LOCALID"),
-        local_world=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+        local_world=1 if _starts_ranks(plan) else int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         cores=tuple(sorted(os.sched_getaffinity(0))),
     )
     for name, vary in _OUTSIDE.items():
@@ -62,6 +64,10 @@ def main(artifact: Path, command: Sequence[str]) -> None:
 def _number(*variables: str) -> int:
     """0 for what starts all ranks of a machine by itself."""
     return next((int(os.environ[name]) for name in variables if name in os.environ), 0)
+
+
+def _starts_ranks(plan: Plan) -> bool:
+    return isinstance(plan.recipe, CommandRecipe) and plan.recipe.command.launcher != "ours"
 
 
 def _noted(name: str, vary: Callable[[Place], str], place: Place) -> None:
@@ -96,7 +102,7 @@ def _vary_addresses(place: Place) -> str:
 
 def _vary_host_name(place: Place) -> str:
     """Ranks of one machine see one name, as before: libraries take it for the machine."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > place.local_world and "GLOO_SOCKET_IFNAME" not in os.environ:
+    if place.plan.world > int(os.environ.get("LOCAL_WORLD_SIZE", "1")) and "GLOO_SOCKET_IFNAME" not in os.environ:
         raise NotInForceError("libraries find the network by the host name; set `interface` in the cluster file")
     name = f"stress-{os.uname().nodename}"[:63].rstrip("-.")
     try:
@@ -135,6 +141,8 @@ def _forget_pages(path: Path) -> None:
 
 def _vary_order(place: Place) -> str:
     """Other cores for each rank; the launcher starts the ranks, and has Slurm take the nodes, in reverse order."""
+    if _starts_ranks(place.plan):
+        raise NotInForceError("the line starts its ranks itself (command.launcher), in an order of its own")
     node = os.environ.get("SLURMD_NODENAME")
     where = f"on {node}, " if node else ""
     if len(place.cores) == 1:
