@@ -480,7 +480,7 @@ def step():
         optimizer.step()
         optimizer.zero_grad()
 rows = insides.traced(step, model).rows
-print(json.dumps([[str(r.site), r.form.dtype, list(r.form.shape), list(r.output), int(r.flags), r.source] for r in rows]))
+print(json.dumps([[str(row.site), str(row.form), list(row.output), int(row.flags), row.source] for row in rows]))
 """
 
 

@@ -10,10 +10,6 @@ Not seen: what C++ launches from C++, and names that were bound before `install`
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -22,6 +18,7 @@ from typing import Any
 import torch
 
 from samebits.artifact.site import Kind, Site
+from samebits.run.inject.finder import Finder
 from samebits.run.ledger import Ledger
 from samebits.run.ops import Operations, further
 from samebits.run.tensors import tensors_of
@@ -150,12 +147,8 @@ def kernel_name(kernel: Any) -> str:
 
 
 def install() -> None:
-    """From now on, in this process; once. Imports nothing."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-    for name in (*LIBRARIES, *LAUNCHERS, *TUNERS):
-        if module := sys.modules.get(name):
-            attach(module)
+    """From now on, in this process. Imports nothing; before what binds the libraries' names is imported."""
+    Finder(dict.fromkeys((*LIBRARIES, *LAUNCHERS, *TUNERS), attach)).install()
 
 
 def attach(module: ModuleType) -> None:
@@ -189,41 +182,3 @@ def _probed(probe: Probe) -> Callable[..., Any]:
     probed.__name__ = getattr(probe.function, "__name__", probe.label)
     probed.__doc__ = probe.function.__doc__
     return probed
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Lets the others find a library, and attaches to it once it is loaded."""
-
-    def __init__(self) -> None:
-        self._busy: set[str] = set()
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname in self._busy or not (fullname in LIBRARIES or fullname in LAUNCHERS or fullname in TUNERS):
-            return None
-        self._busy.add(fullname)
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._busy.discard(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    """Another loader, and then `attach`."""
-
-    def __init__(self, other: importlib.abc.Loader) -> None:
-        self._other = other
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._other, name)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._other.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._other.exec_module(module)
-        attach(module)
