@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -9,11 +10,15 @@ from pathlib import Path
 import pytest
 
 import builders
+import executors
 import launching
-from samebits.artifact.folder import Artifact
+from executors import Recording
+from samebits import arms, recipe
+from samebits.artifact.folder import Artifact, ArtifactError
 from samebits.judge.encode import to_json
 from samebits.judge.stress import Stress
 from samebits.launch import stress as stressing
+from samebits.launch.arm import run_arm
 from samebits.launch.job import LaunchError
 from samebits.recipe import RecipeError
 from samebits.report import stress_listing, terminal
@@ -25,10 +30,10 @@ FEW = ("hash-seed", "host-name", "delayed-rank", "batch-of-environment")
 class Lab:
     """One recipe of four steps, and what was said of it."""
 
-    def __init__(self, folder: Path, **recipe: object) -> None:
+    def __init__(self, folder: Path, **changes: object) -> None:
         self.results = folder / "results"
         small = {"steps": 4, "checkpoint": {"every": 2, "resume_from": 2}}
-        self.recipe = builders.recipe_file(folder, **{**small, **recipe})
+        self.recipe = builders.recipe_file(folder, **{**small, **changes})
         self.said = ""
 
     def stress(self, mode: str, only: tuple[str, ...] = FEW) -> Stress:
@@ -162,6 +167,22 @@ def test_what_no_rank_brought_about_is_not_applicable_and_proves_nothing(
 def test_a_name_that_is_no_variation_is_refused(lab: Lab) -> None:
     with pytest.raises(RecipeError, match=r"--only: 'hashseed' is no variation; use hash-seed, addresses"):
         lab.stress("never", only=("hashseed",))
+
+
+@pytest.mark.parametrize(("placement", "on"), [("same-nodes", ("n5", "n3")), ("any", ())])
+def test_where_the_recipe_wants_the_same_nodes_stress_runs_follow_the_reference(
+    tmp_path: Path, placement: str, on: tuple[str, ...]
+) -> None:
+    cluster = {"nodes": 2, "ranks_per_node": 1, "placement": placement}
+    lab = Lab(tmp_path, cluster=cluster)
+    executor = Recording(lambda start: executors.ends_well(start, nodes=("n5", "n3")))
+    echo, _ = launching.echo()
+    with pytest.raises(ArtifactError):  # what these jobs leave is no evidence
+        stressing.stressed(lab.recipe, lab.results, echo=echo, only=("contention",), executor=executor)
+    plan = arms.plan(recipe.load(lab.recipe), "reference", lab.results)
+    varied = dataclasses.replace(plan, arm="contention", keep_checkpoints=False, stress=("contention",))
+    run_arm(varied, Artifact(lab.results / "smoke" / "stress" / "contention"), echo=echo, executor=executor)
+    assert [request.on for request in executor.requests] == [(), on]
 
 
 def test_json_and_screen_say_the_same(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from samebits.launch.job import JobRecord, LaunchError, now, read_outcome, runne
 from samebits.launch.kept import launch_restored
 from samebits.launch.start import Request, Start
 from samebits.launch.submit import Executor, Job
+from samebits.launch.varying import STRESS
 from samebits.plan import Plan
 
 
@@ -94,7 +95,7 @@ class Starting:
     def _request(self, starts: tuple[Start, ...]) -> Request:
         """Where the recipe wants the reference's nodes, or others, and the reference has run before."""
         plan = starts[0].plan
-        reference = read_outcome(self._of(arms.REFERENCE))
+        reference = read_outcome(self._reference())
         nodes = reference.nodes if reference else ()
         same = plan.recipe.cluster is not None and plan.recipe.cluster.placement == "same-nodes"
         return Request(
@@ -104,6 +105,12 @@ class Starting:
             on=nodes if same else (),
             off=nodes if arms.avoids_reference(plan) else (),
         )
+
+    def _reference(self) -> Artifact:
+        """Of the recipe: a stress run lies elsewhere, and is held against the same reference."""
+        if self._artifact.folder.parent.name != STRESS:
+            return self._of(arms.REFERENCE)
+        return Artifact(self._artifact.folder.parent.with_name("arms") / arms.REFERENCE)
 
     def _of(self, arm: str) -> Artifact:
         return self._artifact if arm == self._arm else Artifact(self._artifact.folder.with_name(arm))

@@ -24,6 +24,7 @@ from samebits.launch.arm import run_arm
 from samebits.launch.echo import Echo
 from samebits.launch.job import LaunchError, Outcome
 from samebits.launch.submit import Executor
+from samebits.launch.varying import STRESS
 from samebits.plan import Plan
 from samebits.problem import listed
 from samebits.questions import Fault
@@ -155,7 +156,7 @@ class _Laboratory:
     def _home(self, arm: str) -> Artifact:
         if arm == arms.REFERENCE and not self.reference.faults:
             return Artifact(arms.artifact_folder(self.results, self.recipe.name, arm))
-        return Artifact(self.results / self.recipe.name / "stress" / arm)
+        return Artifact(self.results / self.recipe.name / STRESS / arm)
 
     def _finished(self, plan: Plan, artifact: Artifact) -> None:
         """Runs it if need be, and seals it. Raises LaunchError where it does not end well."""

@@ -8,6 +8,8 @@ from pathlib import Path
 from samebits.launch.line import by_node
 from samebits.plan import Plan
 
+STRESS = "stress"
+"""Folder of stress runs, beside `arms`."""
 _ORDER = "node-order"
 HOST_FILE = "SLURM_HOSTFILE"
 """Of srun: names a node for each task, for `--distribution=arbitrary`."""
