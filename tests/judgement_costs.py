@@ -159,7 +159,7 @@ def attribution() -> Cost:
 
 
 def capture() -> Cost:
-    return cost((0.4, 6.4), experiment="capture")
+    return cost((0.4, 6.4, 19.0, 180.0), experiment="capture")
 
 
 def gone() -> Cost:

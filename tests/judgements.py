@@ -17,13 +17,14 @@ from samebits.sections import Recipe
 
 def passing(**changes: object) -> Judgement:
     judgement = Judgement(
-        format=3,
+        format=4,
         samebits="0.1.0",
         recipe="smoke",
         verdict="pass",
         headline="smoke computed the same bits in every run: 2 ranks, 12 steps, rung state, within one node.",
         scope=SCOPE,
         gates=gates(),
+        findings=(),
         costs=(),
         vote=None,
         curves=curves(),
@@ -144,6 +145,7 @@ def priced(first: Cost, *others: Cost, wanted: Recipe | None = None) -> Judgemen
         headline=headline(recipe, result.verdict, (result,)),
         scope=scope_text(recipe, (result,), costs),
         gates=(result,),
+        findings=(),
         costs=costs,
         curves=(),
         arms=(),

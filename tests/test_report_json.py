@@ -81,10 +81,10 @@ def test_a_report_cut_at_any_length_is_refused(tmp_path: Path) -> None:
         ('{"verdict": "pass"}', "not a report of samebits"),
         (
             '{"kind": "samebits report", "format": 1}',
-            "format is 1, must be 3; make it again with `samebits report RECIPE`",
+            "format is 1, must be 4; make it again with `samebits report RECIPE`",
         ),
-        ('{"kind": "samebits report", "format": 2}', "format is 2, must be 3"),
-        ('{"kind": "samebits report", "format": 3, "verdict": "pass"}', "damaged or edited"),
+        ('{"kind": "samebits report", "format": 3}', "format is 3, must be 4"),
+        ('{"kind": "samebits report", "format": 4, "verdict": "pass"}', "damaged or edited"),
         ('{"kind": NaN}', "not strict JSON"),
         ("[" * 100_000, "recursion"),
         ("\udcff", "cannot be read"),

@@ -26,6 +26,27 @@ rule collect_runs:
         "samebits collect results/{wildcards.recipe}/{wildcards.experiment} --stamp {output} 2>&1 | tee {log}"
 
 
+# Where a gate failed: runs traced pairs until what made the arms differ is named. It waits for them, as an arm's rule
+# does, and has nothing to run where no gate failed.
+rule localize:
+    input:
+        samebits.collected,
+    output:
+        "results/{recipe}/localize/done",
+    log:
+        "results/{recipe}/logs/localize.log",
+    localrule: True
+    conda:
+        "../envs/samebits.yaml"
+    threads: samebits.threads(config)
+    params:
+        key=samebits.recipe_key,
+        cluster=samebits.cluster_option(config),
+    shell:
+        "samebits localize --of recipes/{wildcards.recipe}.yaml --results results"
+        " --stamp {output} --log {log} {params.cluster}"
+
+
 # The only rule that fails where a recipe does not pass, after its report exists.
 rule verdict:
     input:

@@ -2,6 +2,7 @@
 rule report:
     input:
         samebits.collected,
+        "results/{recipe}/localize/done",
     output:
         "results/{recipe}/report.html",
         "results/{recipe}/report.json",

@@ -36,10 +36,10 @@ class Search:
 
 def found(subject: Subject, search: Search, located: Located) -> Finding:
     return dataclasses.replace(
-        _without(subject, search, Status.FOUND if located.cause else Status.UNNAMED, _sentence(located)),
+        _without(subject, search, "found" if located.cause else "unnamed", _sentence(located)),
         moment=located.moment,
         step=located.step,
-        symptom=located.symptom,
+        symptom=str(located.symptom),
         cause=located.cause,
         why=located.why,
         refused=located.refused,
@@ -74,17 +74,17 @@ def of_state(subject: Subject) -> Finding:
         if group.role == "origin"
     )
     sentence = f"{divergence.explanation} Nothing computes before it, so no run is traced."
-    return dataclasses.replace(_without(subject, Search(), Status.FOUND, sentence), cause=cause, origins=origins)
+    return dataclasses.replace(_without(subject, Search(), "found", sentence), cause=cause, origins=origins)
 
 
 def not_reproduced(subject: Subject, search: Search) -> Finding:
     times = f"{search.tries} time{'s' * (search.tries != 1)}"
     sentence = f"Not reproduced: a pair was run again {times}, traced, and agreed each time. Nothing is named."
-    return _without(subject, search, Status.NOT_REPRODUCED, sentence)
+    return _without(subject, search, "not reproduced", sentence)
 
 
 def not_traced(subject: Subject, search: Search, reason: str) -> Finding:
-    return _without(subject, search, Status.NOT_TRACED, f"Not located: {reason}.")
+    return _without(subject, search, "not traced", f"Not located: {reason}.")
 
 
 def reason_of(untraced: Untraced) -> str:
@@ -104,7 +104,7 @@ def _without(subject: Subject, search: Search, status: Status, sentence: str) ->
         sentence=sentence,
         moment=divergence.moment,
         step=divergence.step,
-        symptom=divergence.symptom,
+        symptom=str(divergence.symptom),
         cause=None,
         why=divergence.explanation,
         refused="",
@@ -134,6 +134,8 @@ def _sentence(located: Located) -> str:
 
 
 def _what(cause: Cause) -> str:
+    if cause.kind == Kind.GIVEN:
+        return f"the bytes that {cause.name.removeprefix('before ')} reads in {cause.scope or 'no module'}"
     word = WORDS[Kind(cause.kind)]
     where = f" in {cause.scope}" if cause.scope else ""
     return f"{word} {cause.name}{where}"

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
-
-from samebits.judge.judgement import Symptom
+from typing import Literal
 
 FINDING_FORMAT = 1
 
 
-class Status(StrEnum):
-    """FOUND: a cause is named. UNNAMED: the difference came back, and nothing that may be named did it.
-    NOT_REPRODUCED: pairs were run again and agreed. NOT_TRACED: it came back where nothing can be traced.
-    NOTHING: the arms do not differ."""
-
-    FOUND = "found"
-    UNNAMED = "unnamed"
-    NOT_REPRODUCED = "not reproduced"
-    NOT_TRACED = "not traced"
-    NOTHING = "nothing differs"
+Status = Literal["found", "unnamed", "not reproduced", "not traced"]
+"""`found`: a cause is named. `unnamed`: the difference came back, and nothing that may be named did it. `not
+reproduced`: pairs were run again and agreed. `not traced`: no pair was run, or it parts where nothing can be traced."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +62,11 @@ class Origin:
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """reference, candidate: the arms that were found to differ, by name; launches: of their starts. folders: of the
-    last pair, empty where none was run. sentence: the line a person reads first. inputs: tensors that the cause read,
-    all equal; None: not known. origins: of most ranks first. receivers: ranks that were brought a difference by others.
-    pattern: what the ranks suggest. around: records beside one that has no counterpart. refused: what differs first and
-    cannot have done it. suspect: what may have. tries: pairs that were run; agreed: how many of them agreed."""
+    last pair, empty where none was run. sentence: the line a person reads first. symptom: a `judgement.Symptom`.
+    inputs: tensors that the cause read, all equal; None: not known. origins: of most ranks first. receivers: ranks that
+    were brought a difference by others. pattern: what the ranks suggest. around: records beside one that has no
+    counterpart. refused: what differs first and cannot have done it. suspect: what may have. tries: pairs that were
+    run; agreed: how many of them agreed."""
 
     format: int = FINDING_FORMAT
     reference: str
@@ -84,7 +76,7 @@ class Finding:
     sentence: str
     moment: str
     step: int
-    symptom: Symptom | None
+    symptom: str
     cause: Cause | None
     why: str
     refused: str

@@ -8,8 +8,7 @@ from typing import Any
 
 from samebits.artifact.folder import Artifact, ArtifactError
 from samebits.artifact.manifest import read_manifest
-from samebits.judge.finding import FINDING_FORMAT, Finding, Status
-from samebits.judge.judgement import Symptom
+from samebits.judge.finding import FINDING_FORMAT, Finding
 from samebits.plan import PlanError, decode
 
 FILE = "finding.json"
@@ -27,9 +26,7 @@ def revived(body: Any) -> Finding:
     """From what `encode.plain` made of it. Raises PlanError or ValueError."""
     if not isinstance(body, dict) or body.get("format") != FINDING_FORMAT:
         raise ValueError(f"not a finding of format {FINDING_FORMAT}")
-    symptom = body.get("symptom")
-    words = {"status": Status(body.get("status")), "symptom": Symptom(symptom) if symptom is not None else None}
-    return decode(Finding, {**body, **words})
+    return decode(Finding, body)
 
 
 def standing(results: Path) -> list[Finding]:
@@ -49,4 +46,4 @@ def _stands(finding: Finding, results: Path) -> bool:
 
 def exit_status(finding: Finding) -> int:
     """1 where the difference is there, 3 where it did not come back or cannot be traced."""
-    return 1 if finding.status in (Status.FOUND, Status.UNNAMED) else 3
+    return 1 if finding.status in ("found", "unnamed") else 3

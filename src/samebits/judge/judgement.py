@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Literal
 
 from samebits.judge.cost import Cost
+from samebits.judge.finding import Finding
 from samebits.judge.verdicts import Verdict
 from samebits.pins import Deviation
 
@@ -240,6 +241,8 @@ class Judgement:
     scope: str
     """One paragraph in words: ranks, steps, rung, share, placement, restart, waivers; what was not tested."""
     gates: tuple[GateResult, ...]
+    findings: tuple[Finding, ...]
+    """What was found where a gate failed, of the runs judged here."""
     costs: tuple[Cost, ...]
     vote: Vote | None
     curves: tuple[Curve, ...]

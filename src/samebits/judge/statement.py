@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from samebits.judge.cost import Cost
 from samebits.judge.demand import misplaced
+from samebits.judge.finding import Finding
 from samebits.judge.judgement import Allocation, Comparison, GateResult, Placement, Scope
 from samebits.judge.nodes import names_text
 from samebits.judge.verdicts import Verdict
@@ -38,15 +39,20 @@ _ASKED = {"other-nodes": "other nodes", "same-nodes": "the same nodes, rank by r
 _QUESTIONS = {"repeatability": "a repeated run", "resume": "a resumed run", "observer": "a run without capture"}
 
 
-def headline(recipe: Recipe, verdict: Verdict, gates: Sequence[GateResult]) -> str:
-    """One sentence."""
+def headline(recipe: Recipe, verdict: Verdict, gates: Sequence[GateResult], findings: Sequence[Finding] = ()) -> str:
+    """One sentence; where a cause was found, that."""
     if verdict == "pass":
         return f"{recipe.name} passes: {'; '.join(_proven(gates))}."
     first = next((gate for gate in gates if gate.verdict == verdict), None)
     if first is None:
         return f"{recipe.name} is inconclusive: it has no gate."
     said = {"fail": "fails", "invalid": "is not comparable", "inconclusive": "is inconclusive"}[verdict]
-    return f"{recipe.name} {said}, gate {first.gate}: {_one_line(first.explanation)}"
+    why = next((one.sentence for one in findings if one.cause and _is_of(one, first)), first.explanation)
+    return f"{recipe.name} {said}, gate {first.gate}: {_one_line(why)}"
+
+
+def _is_of(finding: Finding, gate: GateResult) -> bool:
+    return gate.verdict == "fail" and any(one.candidate_arm == finding.candidate for one in gate.comparisons)
 
 
 def _proven(gates: Sequence[GateResult]) -> Iterator[str]:

@@ -14,6 +14,8 @@ from samebits.experiments import DETERMINISTIC
 from samebits.judge.cost import Cost
 from samebits.judge.curves import curves
 from samebits.judge.evidence import Evidence
+from samebits.judge.finding import Finding
+from samebits.judge.findings import standing
 from samebits.judge.gates import judge_gate, trusted, worst
 from samebits.judge.judgement import Comparison, Curve, GateResult, Judgement, Vote
 from samebits.judge.nodes import differences
@@ -22,8 +24,8 @@ from samebits.judge.summary import pin_rows, summarize
 from samebits.judge.vote import Voter, vote
 from samebits.sections import Recipe
 
-JUDGEMENT_FORMAT = 3
-"""2: nodes, jobs and allocations. 3: costs."""
+JUDGEMENT_FORMAT = 4
+"""2: nodes, jobs and allocations. 3: costs. 4: findings."""
 
 
 def judge(recipe: Recipe, results: Path) -> Judgement:
@@ -34,15 +36,17 @@ def judge(recipe: Recipe, results: Path) -> Judgement:
     proven = any(gate.gate != "control" for gate in gates)
     verdict = worst([gate.verdict for gate in gates] + ([] if proven else ["inconclusive"]))
     costs = tuple(_costs(evidence))
+    findings = tuple(_findings(evidence, gates))
     pinned = _pinned(evidence)
     return Judgement(
         format=JUDGEMENT_FORMAT,
         samebits=samebits.__version__,
         recipe=recipe.name,
         verdict=verdict,
-        headline=headline(recipe, verdict, gates),
+        headline=headline(recipe, verdict, gates, findings),
         scope=scope_text(recipe, gates, costs, differences(_manifests(evidence))),
         gates=gates,
+        findings=findings,
         costs=costs,
         vote=_vote(evidence, gates),
         curves=tuple(_curves(evidence, gates)),
@@ -50,6 +54,19 @@ def judge(recipe: Recipe, results: Path) -> Judgement:
         pins=pin_rows(pinned, recipe.pins) if pinned else (),
         recipe_text=json.dumps(dataclasses.asdict(recipe), indent=2),
     )
+
+
+def _findings(evidence: Evidence, gates: tuple[GateResult, ...]) -> Iterator[Finding]:
+    """Of arms in which a gate still fails."""
+    failed = {
+        comparison.candidate_arm
+        for gate in gates
+        for comparison in gate.comparisons
+        if gate.gate != "control" and comparison.divergence is not None
+    }
+    for finding in standing(evidence.results / evidence.recipe.name):
+        if finding.candidate in failed:
+            yield finding
 
 
 def _costs(evidence: Evidence) -> Iterator[Cost]:

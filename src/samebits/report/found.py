@@ -12,18 +12,18 @@ from samebits.judge.account import counted
 from samebits.judge.finding import Finding, Status
 from samebits.report import grid
 
-_STYLE = {Status.FOUND: "bold red", Status.UNNAMED: "bold red"}
+_STYLE: dict[Status, str] = {"found": "bold red", "unnamed": "bold red"}
 _MOST_FRAMES = 6
 _MOST_ORIGINS = 6
 
 
 def finding_text(finding: Finding) -> Group:
     """Everything that a finding says, the cause first."""
-    word = Text(str(finding.status).upper(), style=_STYLE.get(finding.status, "bold magenta"))
+    word = Text(finding.status.upper(), style=_STYLE.get(finding.status, "bold magenta"))
     parts: list[RenderableType] = [Text.assemble(word, "  ", grid.text(finding.sentence, "bold")), Text()]
     parts.append(grid.rows(list(facts(finding))))
     if finding.cause and finding.cause.stack:
-        parts += [Text(), grid.rows([("called from", frame) for frame in stack(finding)])]
+        parts += [Text(), grid.rows(list(zip(("called from", *[""] * _MOST_FRAMES), stack(finding), strict=False)))]
     if finding.cells:
         parts += [Text(), cells_table(finding)]
     if finding.around:
@@ -34,8 +34,8 @@ def finding_text(finding: Finding) -> Group:
 def facts(finding: Finding) -> Iterator[tuple[str, str]]:
     """(what, value) of all that a finding knows, in the order of use."""
     yield "arms", f"{finding.candidate} against {finding.reference}"
-    if finding.symptom is not None and finding.status in (Status.FOUND, Status.UNNAMED):
-        yield "class", str(finding.symptom)
+    if finding.status in _STYLE:
+        yield "class", finding.symptom
     if finding.cause is not None:
         cause = finding.cause
         yield "where", f"{cause.scope or '(outside all modules)'}, {cause.phase}, number {cause.occurrence + 1} in step"

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from samebits.artifact.ranks import ranks_text
 from samebits.judge.judgement import Curve, Judgement
 from samebits.judge.verdicts import EXIT_STATUS
-from samebits.report import cost_plots, costs, figures, layout, published, words
+from samebits.report import cost_plots, costs, figures, found, layout, published, words
 from samebits.report.plots import curve_svg, curve_table, gaps
 
 _MOST_VALUES = 60
@@ -62,6 +62,7 @@ def _environment() -> Environment:
         curve_summary=curve_summary,
         curve_rows=lambda curve: curve_table(curve, _MOST_VALUES),
         words=words,
+        found=found,
         figures=figures,
         costs=costs,
         published=published,

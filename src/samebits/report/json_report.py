@@ -20,7 +20,7 @@ from samebits.judge.overhead import Correlation, Estimate, Interval
 from samebits.plan import PlanError, decode
 
 KIND = "samebits report"
-REPORT_FORMAT = 3
+REPORT_FORMAT = 4
 _WAY_OUT = "make it again with `samebits report RECIPE`, or compare the arms with `samebits compare A B`"
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 

@@ -17,7 +17,7 @@ from samebits.artifact.ranks import ranks_text
 from samebits.judge.cost import Cost
 from samebits.judge.judgement import Comparison, Divergence, GateResult, Judgement, RankDivergence, RecordView
 from samebits.judge.verdicts import Verdict
-from samebits.report import cost_listing, grid, layout, words
+from samebits.report import cost_listing, found, grid, layout, words
 
 WIDTH = 100
 _MOST_ROWS = 8
@@ -42,13 +42,14 @@ def show(*parts: RenderableType, file: TextIO | None = None) -> None:
 
 
 def judgement_text(judgement: Judgement) -> Group:
-    """Verdict, headline and scope, where the arms ran, then the gates and what time costs."""
+    """Verdict, headline and scope, what made arms differ, where they ran, then the gates and what time costs."""
     first = Text.assemble(verdict_word(judgement.verdict), "  ", grid.text(judgement.headline, "bold"))
     return Group(
         first,
         Text(),
         grid.text(judgement.scope),
         Text(),
+        *(part for finding in judgement.findings for part in (found.finding_text(finding), Text())),
         *_places(judgement),
         gates_table(judgement),
         *cost_listing.summary(judgement.costs),

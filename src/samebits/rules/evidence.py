@@ -23,6 +23,10 @@ TARGETS: dict[FaultKind, str] = {
     "moment-drop": "a parameter",
     "rng-skip": "an RNG stream",
     "upstream": "an upstream workaround",
+    **dict.fromkeys(("reduction-order", "scatter-order", "uninitialised", "combine-order", "random-split"), "a module"),
+    **dict.fromkeys(("wrong-stream", "branch", "hidden-write", "hidden-call", "unstable-gemm"), "a module"),
+    "backward-order": "a module",
+    "hash-shuffle": "`text`, to shuffle by what PYTHONHASHSEED decides",
 }
 """What `target` names; the other kinds take none."""
 
