@@ -79,6 +79,7 @@ def functions(base: type) -> Iterator[type]:
     found: dict[type, None] = {}
     waiting = [base]
     while waiting:
+        function: type
         for function in waiting.pop().__subclasses__():
             if function not in found:
                 found[function] = None

@@ -147,7 +147,7 @@ class _Own:
 
     def __enter__(self) -> None:
         guard = torch._C._DisableTorchDispatch()
-        guard.__enter__()
+        guard.__enter__()  # type: ignore[no-untyped-call]
         stack = self._inside.__dict__.setdefault("stack", [])
         stack.append((guard, quieten(True)))
 

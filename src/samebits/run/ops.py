@@ -49,10 +49,10 @@ class Operations:
         self._mode = _Mode(self)
 
     def start(self) -> None:
-        self._mode.__enter__()
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
-        self._mode.__exit__(None, None, None)
+        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def skip(self, reason: str) -> None:
         self._ledger.skip(reason)
@@ -111,11 +111,11 @@ class Operations:
         return result
 
 
-class _Mode(TorchDispatchMode):
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     supports_higher_order_operators = True
 
     def __init__(self, operations: Operations) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._operations = operations
 
     @classmethod

@@ -31,7 +31,7 @@ def placed(tensor: torch.Tensor) -> tuple[torch.Tensor, Place]:
     A transposed weight is the weight itself, at the same place: it is read at the speed of memory.
     """
     size = tensor.element_size()
-    start = tensor.storage_offset() * size
+    start = int(tensor.storage_offset()) * size
     if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
         return tensor, Place(start, start + tensor.numel() * size)
     return _sorted(tensor.detach(), start, size)
@@ -58,7 +58,7 @@ class _Store:
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         # Keeps the storage's identity, not its memory: no other one gets this identity while it is held.
-        self.alive = StorageWeakRef(storage)
+        self.alive = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         self.blank = False
         self.known: dict[Place, Read] = {}
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from multiprocessing import parent_process
 from types import ModuleType
 
 from samebits.run.inject.finder import Finder
+from samebits.run.libraries import NAMES
 
 _HELPERS = ("spawn_main", "multiprocessing.resource_tracker", "multiprocessing.forkserver")
 """Of multiprocessing, which starts them by `-c`. A spawned one keeps RANK, and imports the training script again."""
@@ -27,8 +27,8 @@ def begin() -> None:
 
 
 def is_helper() -> bool:
-    """Whether this process was started by another one's multiprocessing: a loader's worker, a manager, a tracker."""
-    return parent_process() is not None or any(word in part for part in sys.orig_argv for word in _HELPERS)
+    """Whether another process's multiprocessing started this one afresh: a loader's worker, a manager, a tracker."""
+    return any(word in part for part in sys.orig_argv for word in _HELPERS)
 
 
 _HOOKED = {
@@ -40,6 +40,7 @@ _HOOKED = {
     "megatron.core.dist_checkpointing.serialization": "megatron_core",
     "megatron.core.rerun_state_machine": "megatron_core",
     "megatron.training.training": "megatron_training",
+    **dict.fromkeys(NAMES, "libraries"),
 }
 """Module that is hooked -> module of ours that does it."""
 
