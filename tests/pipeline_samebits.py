@@ -18,7 +18,8 @@ STUB = Path(__file__).with_name("stub_rank.py")
 
 def main() -> int:
     mode, name, *arguments = sys.argv[1:]
-    return {"run": run, "collect": collect, "report": report, "verdict": verdict}[name](mode, arguments)
+    verbs = {"run": run, "collect": collect, "localize": localize, "report": report, "verdict": verdict}
+    return verbs[name](mode, arguments)
 
 
 def run(mode: str, arguments: list[str]) -> int:
@@ -47,6 +48,12 @@ def collect(_: str, arguments: list[str]) -> int:
     refused = (Path(folder) / "refuse").exists()
     Path(stamp).write_text("refused: the file is cut\n" if refused else "sealed\n")
     print(f"{folder}: {'refused' if refused else 'sealed'}")
+    return 0
+
+
+def localize(_: str, arguments: list[str]) -> int:
+    given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    Path(given["--stamp"]).write_text("")
     return 0
 
 

@@ -76,14 +76,16 @@ def pairing(
     found = []
     for arm, steps, changes in (("reference", reference, ()), ("twin-1", candidate, tuple(also))):
         plan = evidence.limited(arm=arm, world=world, rung="op", windows=((STEP, STEP),), ranks=ranks)
-        artifact = evidence.written(evidence.scratch() / arm, plan=plan, change=[_with(steps), *changes])
+        artifact = evidence.written(evidence.scratch() / arm, plan=plan, change=[recorded(steps, STEP), *changes])
         found.append(certify(artifact))
     return Pairing(*found)
 
 
-def _with(steps: Steps) -> artifacts.Change:
+def recorded(steps: Steps, step: int) -> artifacts.Change:
+    """These records in front of all others of that step, on ranks that trace it."""
+
     def change(at: At, entries: list[Entry]) -> list[Entry]:
-        if at.moment is not Moment.STEP or at.step != STEP or at.rung != "op":
+        if at.moment is not Moment.STEP or at.step != step or at.rung != "op":
             return entries
         return [*steps(at.rank), *entries]
 

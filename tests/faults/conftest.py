@@ -23,25 +23,27 @@ from samebits.sections import Recipe
 Launch = Callable[..., Artifact]
 
 
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "model": {
+        "layers": 2,
+        "hidden": 32,
+        "heads": 4,
+        "ffn_hidden": 64,
+        "sequence_length": 16,
+        "vocabulary": 128,
+        "moe": builders.moe(ffn_hidden=32),
+        "mtp": {"layers": 1, "loss_scaling": 0.1},
+    },
+    "parallel": {"expert": 2},
+    "steps": 4,
+    "checkpoint": {"every": 2, "resume_from": 2},
+}
+"""MoE over EP 2, MTP, distributed optimizer, bf16, dropout: the smoke recipe, smaller."""
+
+
 def small_recipe(**changes: Any) -> Recipe:
-    """MoE over EP 2, MTP, distributed optimizer, bf16, dropout: the smoke recipe, smaller."""
-    fixed = {
-        "name": "small",
-        "model": {
-            "layers": 2,
-            "hidden": 32,
-            "heads": 4,
-            "ffn_hidden": 64,
-            "sequence_length": 16,
-            "vocabulary": 128,
-            "moe": builders.moe(ffn_hidden=32),
-            "mtp": {"layers": 1, "loss_scaling": 0.1},
-        },
-        "parallel": {"expert": 2},
-        "steps": 4,
-        "checkpoint": {"every": 2, "resume_from": 2},
-    }
-    return builders.recipe(**(fixed | changes))
+    return builders.recipe(**(SMALL | changes))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,147 @@
+"""Nondeterminism planted in real runs of Megatron Core is localised to exactly the planted record, rank and step."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import shutil
+from pathlib import Path
+
+import pytest
+
+import builders
+from faults.conftest import SMALL, Arms, small_recipe
+from samebits.artifact.folder import Artifact
+from samebits.artifact.site import Kind
+from samebits.judge.account import Subject
+from samebits.judge.arm import load
+from samebits.judge.certify import Certified
+from samebits.judge.compare import compare
+from samebits.judge.finding import Finding
+from samebits.judge.judgement import Symptom
+from samebits.judge.verdict import judge
+from samebits.launch.echo import Echo
+from samebits.launch.localize import Hunt, localize
+from samebits.launch.localizing import Request, of_arms, of_recipe
+from samebits.questions import Fault
+from samebits.recipe import load as load_recipe
+from samebits.report import json_report
+from samebits.report.html import report_html
+from samebits.run.disorder import KINDS, OUTPUTS
+
+pytestmark = pytest.mark.ranks
+
+STEP = 3
+"""Behind the checkpoint of step 2, from which the pairs start."""
+SYMPTOMS = {
+    **dict.fromkeys(KINDS, Symptom.KERNEL),
+    "wrong-stream": Symptom.RNG,
+    "branch": Symptom.CONTROL_FLOW,
+    "hash-shuffle": Symptom.DATA,
+    "collective-output": Symptom.COLLECTIVE,
+    "message": Symptom.COLLECTIVE,
+}
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the reference's run of a pair is kept: it is the same one for every fault of the candidate."""
+    return tmp_path_factory.mktemp("pairs") / "reference"
+
+
+def hunted(reference: Artifact, candidate: Artifact, traced: Path) -> Finding:
+    work = candidate.folder.parent.parent / "localize" / candidate.folder.name
+    if traced.exists():
+        shutil.copytree(traced, work / "1" / "reference")
+    _, finding = of_arms(reference.folder, candidate.folder, Request(work=work))
+    assert finding is not None
+    if not traced.exists():
+        shutil.copytree(work / "1" / "reference", traced)
+    return finding
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "message"])
+def test_a_fault_of_chance_is_named_by_record_rank_and_step(
+    kind: str, small: Arms, reference: Artifact, traced: Path
+) -> None:
+    candidate = small.run(small_recipe(), "twin-1", f"chance-{kind}", Fault(kind=kind, rank=1, step=STEP))
+    finding = hunted(reference, candidate, traced)
+    assert_is_the_planted(finding, load(candidate.folder).certified)
+    assert finding.symptom == SYMPTOMS[kind]
+    assert finding.step == STEP
+    assert [origin.ranks for origin in finding.origins] == ["1"]
+    assert finding.before is not None
+    assert finding.before.operations > 0 or kind == "hash-shuffle"
+
+
+def assert_is_the_planted(finding: Finding, candidate: Certified | None) -> None:
+    assert candidate is not None
+    (note,) = candidate.manifest.planted
+    assert finding.status == "found", finding.sentence
+    assert finding.cause is not None
+    assert (finding.cause.kind, finding.cause.name, finding.cause.scope) == (note.kind, note.name, note.scope)
+    assert (finding.cause.phase == "backward") == (note.fault in ("scatter-order", "backward-order"))
+
+
+def test_a_message_that_changes_on_its_way_is_named_and_not_what_reads_it(small: Arms) -> None:
+    recipe = small_recipe(
+        name="piped",
+        parallel={"expert": 1, "pipeline": 2, "data": 1},
+        model={"layers": 2, "hidden": 32, "heads": 4, "ffn_hidden": 64, "sequence_length": 16, "vocabulary": 128},
+    )
+    reference = small.run(recipe, "reference", "reference")
+    candidate = small.run(recipe, "twin-1", "chance-message", Fault(kind="message", rank=1, step=STEP))
+    _, finding = of_arms(reference.folder, candidate.folder, Request())
+    assert finding is not None
+    assert_is_the_planted(finding, load(candidate.folder).certified)
+    assert (finding.symptom, finding.origins[0].ranks, finding.receivers) == (Symptom.COLLECTIVE, "1", "0")
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.3])
+def test_a_fault_that_strikes_now_and_then_is_found_or_said_not_to_be_reproduced(
+    probability: float, small: Arms, reference: Artifact, tmp_path: Path
+) -> None:
+    """The arms differ for sure; in the runs of each pair the fault is a matter of chance, in both."""
+    fault = Fault(kind="unstable-gemm", rank=1, step=STEP)
+    candidate = small.run(small_recipe(), "twin-1", f"now-and-then-{probability}", fault)
+    divergence = compare(reference, candidate).divergence
+    assert divergence is not None
+    now_and_then = dataclasses.replace(fault, probability=probability)
+    arms = [unsteady(artifact, now_and_then) for artifact in (reference, candidate)]
+    subject = Subject(reference="reference", candidate="twin-1", launches=("a", "b"), divergence=divergence)
+    finding = localize(*arms, subject, Hunt(folder=tmp_path, echo=Echo(io.StringIO()), tries=2))
+    if finding.status == "found":
+        assert probability
+        assert_is_the_planted(finding, load(candidate.folder).certified)
+    else:
+        assert (finding.status, finding.tries, finding.agreed, finding.cause) == ("not reproduced", 2, 2, None)
+
+
+def unsteady(artifact: Artifact, fault: Fault) -> Certified:
+    certified = load(artifact.folder).certified
+    assert certified is not None
+    plan = dataclasses.replace(certified.manifest.plan, faults=(fault,))
+    return dataclasses.replace(certified, manifest=dataclasses.replace(certified.manifest, plan=plan))
+
+
+def test_the_pipeline_ends_in_a_report_whose_first_line_is_the_cause(tmp_path: Path) -> None:
+    """Both arms have the fault, as a recipe that is not deterministic has it in every run."""
+    path = builders.recipe_file(tmp_path, **SMALL, gates=["repeatability"])
+    recipe = load_recipe(path)
+    own = Arms(tmp_path / "results")
+    for arm in ("reference", "twin-1"):
+        own.run(recipe, arm, arm, Fault(kind="random-split", rank=1, step=STEP))
+    (finding,) = of_recipe(path, own.results, Request())
+    assert_is_the_planted(finding, load(own.results / "small" / "arms" / "twin-1").certified)
+    assert of_recipe(path, own.results, Request()) == [finding], "kept, not hunted again"
+    judgement = judge(recipe, own.results)
+    assert (judgement.verdict, judgement.findings) == ("fail", (finding,))
+    assert f"call SplitGemm.forward in {finding.cause and finding.cause.scope}" in judgement.headline
+    page = report_html(judgement)
+    assert page.index("What made them differ") < page.index("Gates")
+    assert json_report.report_json(judgement)
+
+
+def test_every_kind_of_traced_record_but_those_of_one_rung_is_planted_somewhere() -> None:
+    assert {kind for _, _, kind, _ in OUTPUTS.values()} == {Kind.OP, Kind.CALL, Kind.GIVEN, Kind.MODULE}
+    assert len(KINDS) >= 12
