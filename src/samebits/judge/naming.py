@@ -70,7 +70,7 @@ def _call_around(case: _Case) -> Named | None:
     occurrence, row = found
     site = next(site for site in case.trail.reference.file.sites if _is(site, call, scope))
     why = "its inputs are equal, what it does inside is not"
-    return Named(Symptom.KERNEL, why, site, occurrence, row, refused=f"{case.site.name} stands inside it")
+    return Named(Symptom.KERNEL, why, site, occurrence, row, refused=f"{case.site.name}, inside it")
 
 
 def _enclosing(case: _Case, call: str, scope: str) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ matter.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,7 +128,7 @@ class _Chase:
             self._search,
             tries=number,
             traced=ranks_text(aim.ranks),
-            folders=tuple(str(artifact.folder) for artifact in artifacts),
+            folders=tuple(os.path.relpath(artifact.folder) for artifact in artifacts),
         )
         return self._compared(*artifacts)
 

@@ -46,7 +46,7 @@ def facts(finding: Finding) -> Iterator[tuple[str, str]]:
     if told := counted(finding.before):
         yield "before it", f"{told}: all equal"
     if finding.refused:
-        yield "not named", finding.refused
+        yield ("differs first" if finding.cause else "not named"), finding.refused
     if finding.suspect:
         yield "look at", finding.suspect
     for origin in finding.origins[:_MOST_ORIGINS]:
