@@ -149,6 +149,8 @@ BREACHES: list[tuple[str, dict[str, Any], str, object]] = [
     ("fault-step", _control(kind="rng-skip", step=7), "controls[0].fault.step", 7),
     ("fault-target", _control(kind="batch-swap", target="x"), "controls[0].fault.target", "x"),
     ("fault-target", _control(kind="ulp", target=" "), "controls[0].fault.target", " "),
+    ("fault-chance", _control(kind="unstable-gemm"), "controls[0].fault.kind", "unstable-gemm"),
+    ("fault-chance", _control(kind="ulp", probability=0.5), "controls[0].fault.probability", 0.5),
     (
         "fault-batch",
         {"data": {"micro_batch": 1}, **_control(kind="batch-swap")},

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import get_args
 
 from samebits.questions import Fault, FaultKind
+from samebits.rules.evidence import BY_CHANCE
 
 
 class PlantError(ValueError):
@@ -23,6 +24,8 @@ def parse(text: str) -> Fault:
         if key not in _READERS or not separator:
             raise PlantError(f"--plant: {part!r} must be rank=N, step=N, target=NAME or probability=P")
         values[key] = _READERS[key](key, value)
+    if "probability" in values and kind not in BY_CHANCE:
+        raise PlantError(f"--plant: {kind} takes no probability; it strikes in every run alike")
     return Fault(kind=kind, **values)  # type: ignore[arg-type] # checked above
 
 

@@ -27,6 +27,7 @@ from samebits.questions import Fault
 from samebits.recipe import load as load_recipe
 from samebits.report import json_report
 from samebits.report.html import report_html
+from samebits.rules.evidence import BY_CHANCE
 from samebits.run.disorder import KINDS, OUTPUTS
 
 pytestmark = pytest.mark.ranks
@@ -145,3 +146,4 @@ def test_the_pipeline_ends_in_a_report_whose_first_line_is_the_cause(tmp_path: P
 def test_every_kind_of_traced_record_but_those_of_one_rung_is_planted_somewhere() -> None:
     assert {kind for _, _, kind, _ in OUTPUTS.values()} == {Kind.OP, Kind.CALL, Kind.GIVEN, Kind.MODULE}
     assert len(KINDS) >= 12
+    assert set(KINDS) == BY_CHANCE

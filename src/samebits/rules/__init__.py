@@ -61,6 +61,7 @@ RULES: dict[str, Rule] = {
     "fault-rank": evidence.fault_rank,
     "fault-step": evidence.fault_step,
     "fault-target": evidence.fault_target,
+    "fault-chance": evidence.fault_chance,
     "fault-batch": _built_in(evidence.fault_batch),
     "waivers": evidence.waivers,
     "pins": evidence.pins,

@@ -16,6 +16,15 @@ RESTORE_FAULTS: frozenset[FaultKind] = frozenset(("moment-drop", "rng-skip", "po
 EVERY_RANK: frozenset[FaultKind] = frozenset(("nan-loss", "upstream"))
 """They strike on all ranks."""
 
+_AT_MODULES: tuple[FaultKind, ...] = (
+    *("reduction-order", "scatter-order", "uninitialised", "combine-order", "random-split", "wrong-stream", "branch"),
+    *("hidden-write", "hidden-call", "unstable-gemm", "backward-order"),
+)
+BY_CHANCE: frozenset[FaultKind] = frozenset(
+    (*_AT_MODULES, "collective-output", "message", "hash-shuffle", "update-order")
+)
+"""Another result in every run (samebits.run.disorder)."""
+
 TARGETS: dict[FaultKind, str] = {
     "ulp": "a parameter",
     "gradient": "a parameter",
@@ -23,9 +32,7 @@ TARGETS: dict[FaultKind, str] = {
     "moment-drop": "a parameter",
     "rng-skip": "an RNG stream",
     "upstream": "an upstream workaround",
-    **dict.fromkeys(("reduction-order", "scatter-order", "uninitialised", "combine-order", "random-split"), "a module"),
-    **dict.fromkeys(("wrong-stream", "branch", "hidden-write", "hidden-call", "unstable-gemm"), "a module"),
-    "backward-order": "a module",
+    **dict.fromkeys(_AT_MODULES, "a module"),
     "hash-shuffle": "`text`, to shuffle by what PYTHONHASHSEED decides",
 }
 """What `target` names; the other kinds take none."""
@@ -164,6 +171,18 @@ def fault_target(recipe: Recipe) -> Iterator[Problem]:
         elif fault.target is not None and not fault.target.strip():
             rule = f"must name {TARGETS[fault.kind]}"
             yield Problem(key, fault.target, rule, "leave it out (the first one of the rank)")
+
+
+def fault_chance(recipe: Recipe) -> Iterator[Problem]:
+    """What strikes otherwise in every run shows first where a rung below `op` does not look."""
+    for key, fault in _faults(recipe, "kind"):
+        if fault.kind in BY_CHANCE:
+            rule = "must do the same in every run: a control is to be found at exactly its place"
+            yield Problem(key, fault.kind, rule, "use ulp, for example; `samebits run --plant` plants the others")
+    for key, fault in _faults(recipe, "probability"):
+        if fault.probability != 1.0:
+            rule = "must be 1.0 in a control: it is to be found for sure"
+            yield Problem(key, fault.probability, rule, "delete it")
 
 
 def fault_batch(recipe: MegatronRecipe) -> Iterator[Problem]:
