@@ -182,6 +182,35 @@ def test_a_message_is_named_only_where_what_was_sent_is_equal() -> None:
     assert (result.origins[0].ranks, place(result)[1], result.receivers) == ("0", "aten.mm.default", "1")
 
 
+def test_messages_are_held_against_each_other_by_their_number_whatever_their_order() -> None:
+    """The second one sent is waited for first."""
+    second, first = received(0, number=2), received(0, number=1)
+    sends = [sent(1, number=1), MM, sent(1, number=2)]
+    usual = lambda rank: [second, first] if rank else sends  # noqa: E731
+    broken = lambda rank: (  # noqa: E731
+        [other(second), first] if rank else [sends[0], other(MM), other(sends[2])]
+    )
+    result = located(usual, broken)
+    assert isinstance(result, Located)
+    assert (result.origins[0].ranks, result.receivers) == ("0", "1")
+
+
+def test_who_finds_bytes_that_another_rank_reduced_unseen_is_no_origin() -> None:
+    """torch's DDP reduces gradients where nothing is seen; they are found in the update."""
+    found_there = op("before aten._foreach_add_.List", "AdamW", key=5, source=None, kind=Kind.GIVEN, phase=Phase.UPDATE)
+    result = located(lambda _: [MM, found_there], lambda rank: [other(MM) if rank else MM, other(found_there)], world=2)
+    assert isinstance(result, Located)
+    assert (result.origins[0].ranks, result.receivers, place(result)[1]) == ("1", "0", "aten.mm.default")
+
+
+def test_of_two_ranks_that_find_other_bytes_the_one_in_the_earlier_phase_is_the_origin() -> None:
+    early = given("before aten.add.Tensor", key=4)
+    late = op("before aten._foreach_add_.List", "AdamW", key=5, source=None, kind=Kind.GIVEN, phase=Phase.UPDATE)
+    result = located(lambda _: [early, late], lambda rank: [other(early) if rank else early, other(late)])
+    assert isinstance(result, Located)
+    assert (result.origins[0].ranks, result.receivers) == ("1", "0")
+
+
 def test_a_receiver_whose_sender_was_not_traced_says_so() -> None:
     reduced = collective("0-2", key=4, source=4)
     result = located(lambda _: [MM, reduced], on(1, [MM, other(reduced)], [MM, reduced]), world=3, traced=[0, 1])

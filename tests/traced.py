@@ -42,12 +42,12 @@ def collective(ranks: str, *, key: object = 0, source: object = 0, name: str = "
     return op(name, f"ranks {ranks}", key=key, source=source, kind=Kind.COLLECTIVE, phase=Phase.BACKWARD)
 
 
-def sent(to: int, key: object = 0) -> Entry:
-    return op("send", f"to {to}", key=key, source=None, kind=Kind.SEND)
+def sent(to: int, key: object = 0, number: int = 1) -> Entry:
+    return op("send", f"to {to}", key=key, source=("message", number), inputs=0, kind=Kind.SEND)
 
 
-def received(source: int, key: object = 0) -> Entry:
-    return op("recv", f"from {source}", key=key, source=None, kind=Kind.RECEIVE)
+def received(source: int, key: object = 0, number: int = 1) -> Entry:
+    return op("recv", f"from {source}", key=key, source=("message", number), inputs=0, kind=Kind.RECEIVE)
 
 
 def call(name: str, scope: str, *, key: object = 0, source: object = 0) -> Entry:

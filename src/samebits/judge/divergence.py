@@ -147,10 +147,12 @@ def origin_ranks(findings: Iterable[Finding], links: Mapping[int, Link]) -> froz
     brought them. Else, in its earliest phase, those with inputs not known to differ."""
     everywhere = list(findings)
     earliest = min(finding.at for finding in everywhere)
-    for sources in ((Source.OWN, Source.SHARED), (Source.UNSEEN,)):
-        if traced := frozenset(rank for rank, link in links.items() if link.source in sources):
-            return traced
     here = [finding for finding in everywhere if finding.at == earliest]
+    for sources in ((Source.OWN, Source.SHARED), (Source.FOUND,), (Source.UNSEEN,)):
+        if traced := [one for one in here if one.rank in links and links[one.rank].source in sources]:
+            # What was found there may have come from who found it in an earlier phase.
+            first = min(one.item.phase for one in traced) if Source.FOUND in sources else None
+            return frozenset(one.rank for one in traced if first in (None, one.item.phase))
     phase = min(finding.item.phase for finding in here)
     return frozenset(
         finding.rank for finding in here if finding.item.phase == phase and finding.item.same_input is not False

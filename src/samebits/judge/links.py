@@ -1,7 +1,7 @@
 """Across ranks: whether a difference that a rank meets in a collective or a message was made by another rank.
 
-Ranks share no clock. What they share is the order of the collectives of one group, and of the messages between two
-ranks: the so many-th on one side is the so many-th on the other.
+Ranks share no clock. What they share is the order of the collectives of one group, the so many-th of one member being
+the so many-th of all, and the number that both sides give a message as they launch it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from samebits.artifact.ranks import ranks_of
-from samebits.artifact.site import RUNGS, Kind
+from samebits.artifact.site import RUNGS, TRACED, Kind
 from samebits.judge.pairing import Pairing
 from samebits.judge.records import Item, RankRecords
 from samebits.judge.trail import Beside, Trail
@@ -19,9 +19,12 @@ from samebits.judge.trail import Beside, Trail
 
 class Source(StrEnum):
     """Where a rank's first difference comes from. OWN: from the rank. RECEIVED: from other ranks. SHARED: the
-    collective or message itself, whose inputs are equal on every member. UNSEEN: from ranks that were not traced."""
+    collective or message itself, whose inputs are equal on every member. FOUND: it was there, and nothing recorded
+    made it: a hidden writer of this rank, or another rank through a reduction that is not seen (torch's DDP).
+    UNSEEN: from ranks that were not traced."""
 
     OWN = "own"
+    FOUND = "found"
     RECEIVED = "received"
     SHARED = "shared"
     UNSEEN = "unseen"
@@ -45,16 +48,18 @@ class Links:
 
     def of(self, rank: int, item: Item) -> Link:
         """Of a rank's first difference."""
-        if item.lone or not item.same_form or item.same_input is False:
+        if item.lone or not item.same_form or item.site.kind is Kind.BATCH:
             return Link(Source.OWN)
-        number = self._trails[rank].ordinal(item)
+        if item.same_input is False:
+            return Link(Source.OWN if item.site.kind is Kind.OP else Source.FOUND)
         if item.site.kind is Kind.COLLECTIVE:
-            return self._of_collective(rank, item, number)
+            return self._of_collective(rank, item)
         if item.site.kind is Kind.RECEIVE:
-            return self._of_message(rank, item, number)
-        return Link(Source.OWN)
+            return self._of_message(rank, item)
+        return Link(Source.OWN if item.site.kind in TRACED - {Kind.GIVEN} else Source.FOUND)
 
-    def _of_collective(self, rank: int, item: Item, number: int) -> Link:
+    def _of_collective(self, rank: int, item: Item) -> Link:
+        number = self._trails[rank].ordinal(item)
         members = ranks_of(item.site.scope.removeprefix("ranks ")) - {rank}
         # The second output of one call has the same inputs as the first.
         name = item.site.name.partition("#")[0]
@@ -66,19 +71,24 @@ class Links:
             return Link(Source.UNSEEN, frozenset(missing))
         return Link(Source.SHARED, frozenset({rank, *members}))
 
-    def _of_message(self, rank: int, item: Item, number: int) -> Link:
+    def _of_message(self, rank: int, item: Item) -> Link:
         sender = int(item.site.scope.removeprefix("from "))
-        sent = self._nth(sender, Kind.SEND, "send", f"to {rank}", number)
+        name = item.site.name.replace("recv", "send", 1)
+        number = self._trails[rank].number(item)
+        sent = self._trail(sender).numbered(Kind.SEND, name, f"to {rank}", number) if self._sees(sender) else None
         if sent is None:
             return Link(Source.UNSEEN, frozenset({sender}))
         return Link(Source.SHARED if sent.same_output else Source.RECEIVED, frozenset({sender}))
 
     def _nth(self, rank: int, kind: Kind, name: str, scope: str, number: int) -> Beside | None:
         """None where the rank did not record it."""
-        if not is_traced(self._pairing, rank, self._at):
+        if not self._sees(rank):
             return None
         found = self._trail(rank).nth(kind, name, scope, number)
         return None if found.reference is None or found.candidate is None else found
+
+    def _sees(self, rank: int) -> bool:
+        return is_traced(self._pairing, rank, self._at)
 
     def _trail(self, rank: int) -> Trail:
         if rank not in self._trails:

@@ -47,6 +47,19 @@ class Trail:
             return self.reference, item.reference
         return self.candidate, item.candidate or 0
 
+    def number(self, item: Item) -> int:
+        """Of a message: its input digest, by which the other side has it, too."""
+        side, row = self.at(item)
+        return int(side.records[row]["input"])
+
+    def numbered(self, kind: Kind, name: str, scope: str, number: int) -> Beside | None:
+        """The message of this number; None where one of the arms has none."""
+        found = [
+            next((row for row in _rows(side, (kind, name, scope)) if int(side.records[row]["input"]) == number), None)
+            for side in (self.reference, self.candidate)
+        ]
+        return None if None in found else self.beside(*found)
+
     def nth(self, kind: Kind, name: str, scope: str, number: int) -> Beside:
         """The so many-th record of this kind, name and scope."""
         found = [
