@@ -44,30 +44,53 @@ SYMPTOMS = {
 }
 
 
+@dataclasses.dataclass(frozen=True)
+class Apart:
+    """Two arms that a fault of chance drove apart in step 3, on rank 1. traced: where the reference's run of a pair is
+    kept: it is the same one for every fault of the candidate."""
+
+    reference: Certified
+    candidate: Certified
+    subject: Subject
+    traced: Path
+
+    def with_fault(self, fault: Fault, *, both: bool = False) -> tuple[Certified, Certified]:
+        """As if they had differed by this one."""
+        return planned(self.reference, fault) if both else self.reference, planned(self.candidate, fault)
+
+
+def planned(certified: Certified, fault: Fault) -> Certified:
+    plan = dataclasses.replace(certified.manifest.plan, faults=(fault,))
+    return dataclasses.replace(certified, manifest=dataclasses.replace(certified.manifest, plan=plan))
+
+
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the reference's run of a pair is kept: it is the same one for every fault of the candidate."""
-    return tmp_path_factory.mktemp("pairs") / "reference"
+def apart(small: Arms, reference: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Apart:
+    candidate = small.run(small_recipe(), "twin-1", "by-chance", Fault(kind="unstable-gemm", rank=1, step=STEP))
+    divergence = compare(reference, candidate).divergence
+    assert divergence is not None
+    assert divergence.step == STEP
+    arms = [load(artifact.folder).certified for artifact in (reference, candidate)]
+    assert arms[0] is not None
+    assert arms[1] is not None
+    subject = Subject(reference="reference", candidate="twin-1", launches=("a", "b"), divergence=divergence)
+    return Apart(arms[0], arms[1], subject, tmp_path_factory.mktemp("pairs") / "reference")
 
 
-def hunted(reference: Artifact, candidate: Artifact, traced: Path) -> Finding:
-    work = candidate.folder.parent.parent / "localize" / candidate.folder.name
-    if traced.exists():
-        shutil.copytree(traced, work / "1" / "reference")
-    _, finding = of_arms(reference.folder, candidate.folder, Request(work=work))
-    assert finding is not None
-    if not traced.exists():
-        shutil.copytree(work / "1" / "reference", traced)
+def hunted(apart: Apart, fault: Fault, work: Path) -> Finding:
+    own = work / "1" / "reference"
+    if apart.traced.exists():
+        shutil.copytree(apart.traced, own)
+    finding = localize(*apart.with_fault(fault), apart.subject, Hunt(folder=work, echo=Echo(io.StringIO()), tries=1))
+    if not apart.traced.exists():
+        shutil.copytree(own, apart.traced)
     return finding
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "message"])
-def test_a_fault_of_chance_is_named_by_record_rank_and_step(
-    kind: str, small: Arms, reference: Artifact, traced: Path
-) -> None:
-    candidate = small.run(small_recipe(), "twin-1", f"chance-{kind}", Fault(kind=kind, rank=1, step=STEP))
-    finding = hunted(reference, candidate, traced)
-    assert_is_the_planted(finding, load(candidate.folder).certified)
+def test_a_fault_of_chance_is_named_by_record_rank_and_step(kind: str, apart: Apart, tmp_path: Path) -> None:
+    finding = hunted(apart, Fault(kind=kind, rank=1, step=STEP), tmp_path)  # type: ignore[arg-type]
+    assert_is_the_planted(finding, load(tmp_path / "1" / "candidate").certified)
     assert finding.symptom == SYMPTOMS[kind]
     assert finding.step == STEP
     assert [origin.ranks for origin in finding.origins] == ["1"]
@@ -100,29 +123,17 @@ def test_a_message_that_changes_on_its_way_is_named_and_not_what_reads_it(small:
 
 @pytest.mark.parametrize("probability", [0.0, 0.3])
 def test_a_fault_that_strikes_now_and_then_is_found_or_said_not_to_be_reproduced(
-    probability: float, small: Arms, reference: Artifact, tmp_path: Path
+    probability: float, apart: Apart, tmp_path: Path
 ) -> None:
     """The arms differ for sure; in the runs of each pair the fault is a matter of chance, in both."""
-    fault = Fault(kind="unstable-gemm", rank=1, step=STEP)
-    candidate = small.run(small_recipe(), "twin-1", f"now-and-then-{probability}", fault)
-    divergence = compare(reference, candidate).divergence
-    assert divergence is not None
-    now_and_then = dataclasses.replace(fault, probability=probability)
-    arms = [unsteady(artifact, now_and_then) for artifact in (reference, candidate)]
-    subject = Subject(reference="reference", candidate="twin-1", launches=("a", "b"), divergence=divergence)
-    finding = localize(*arms, subject, Hunt(folder=tmp_path, echo=Echo(io.StringIO()), tries=2))
+    fault = Fault(kind="unstable-gemm", rank=1, step=STEP, probability=probability)
+    hunt = Hunt(folder=tmp_path, echo=Echo(io.StringIO()), tries=2)
+    finding = localize(*apart.with_fault(fault, both=True), apart.subject, hunt)
     if finding.status == "found":
         assert probability
-        assert_is_the_planted(finding, load(candidate.folder).certified)
+        assert_is_the_planted(finding, apart.candidate)
     else:
         assert (finding.status, finding.tries, finding.agreed, finding.cause) == ("not reproduced", 2, 2, None)
-
-
-def unsteady(artifact: Artifact, fault: Fault) -> Certified:
-    certified = load(artifact.folder).certified
-    assert certified is not None
-    plan = dataclasses.replace(certified.manifest.plan, faults=(fault,))
-    return dataclasses.replace(certified, manifest=dataclasses.replace(certified.manifest, plan=plan))
 
 
 def test_the_pipeline_ends_in_a_report_whose_first_line_is_the_cause(tmp_path: Path) -> None:
