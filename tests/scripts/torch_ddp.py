@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import random
 from pathlib import Path
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -31,7 +33,7 @@ class Model(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.module = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2))
+        self.module = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.ReLU(), nn.Dropout(0.2))
         self.head = nn.Linear(32, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -53,6 +55,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(1234)
+    random.seed(1234)
+    numpy.random.seed(1234)
     model = DistributedDataParallel(Model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)

@@ -13,15 +13,18 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 
 import samebits
 from samebits.pins import Pins
+from samebits.plan import Plan
 from samebits.run.elf import build_id
 from samebits.run.sources import code, data
 from samebits.run.watch import Training
+from samebits.sections import CommandRecipe
 
 DISTRIBUTIONS = (
     "torch",
@@ -90,7 +93,7 @@ def observe(training: Training) -> Pins:
     """Pins of this process as they are now."""
     return Pins(
         software={**software(), **image(os.environ)},
-        libraries=libraries(),
+        libraries=_shared(libraries(), training.plan),
         hardware=hardware(training.device),
         runtime={**runtime(training.device), **megatron(training.chunks), "clock": training.clock.source},
         environment=environment(os.environ.items()),
@@ -144,6 +147,15 @@ def libraries() -> dict[str, str]:
         return {}
     paths = {line.split(maxsplit=5)[-1] for line in maps.read_text().splitlines() if ".so" in line}
     return {Path(path).name: build_id(Path(path)) for path in sorted(paths) if _matters(path)}
+
+
+def _shared(found: dict[str, str], plan: Plan) -> dict[str, str]:
+    """Without extension modules in a command's loop: it is observed behind the restore, which imports some."""
+    if not isinstance(plan.recipe, CommandRecipe):
+        return found
+    files = {str(vars(module).get("__file__")) for module in [*sys.modules.values()] if isinstance(module, ModuleType)}
+    extensions = {Path(file).name for file in files if file.endswith(".so")}
+    return {name: build for name, build in found.items() if name not in extensions}
 
 
 def _matters(path: str) -> bool:

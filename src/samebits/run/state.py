@@ -27,7 +27,7 @@ def state_items(training: Training) -> Iterator[Item]:
     yield from parameter_items(training)
     for scope, module in modules(training):
         for name, buffer in module.named_buffers():
-            yield _site(Kind.BUFFER, name, scope), buffer
+            yield _site(Kind.BUFFER, name, scope), own_part(buffer)
     if training.scheduler is not None:
         yield from _scalars(Kind.SCHEDULER, training.scheduler.state_dict(), "", "")
     if training.sampler is not None:
@@ -40,7 +40,7 @@ def parameter_items(training: Training) -> Iterator[tuple[Site, torch.Tensor]]:
     """Parameters as used at run time."""
     for scope, module in modules(training):
         for name, parameter in module.named_parameters():
-            yield _site(Kind.PARAMETER, name, scope), parameter
+            yield _site(Kind.PARAMETER, name, scope), own_part(parameter)
 
 
 def gradient_items(training: Training) -> Iterator[tuple[Site, torch.Tensor]]:
@@ -50,7 +50,12 @@ def gradient_items(training: Training) -> Iterator[tuple[Site, torch.Tensor]]:
             gradient = getattr(parameter, "main_grad", None)
             gradient = parameter.grad if gradient is None else gradient
             if gradient is not None:
-                yield Site(Phase.BACKWARD, Kind.GRADIENT, name, scope), gradient
+                yield Site(Phase.BACKWARD, Kind.GRADIENT, name, scope), own_part(gradient)
+
+
+def own_part(value: Any) -> Any:
+    """Of a tensor that is spread over ranks (DTensor of FSDP) this rank's; all else as it is."""
+    return value.to_local() if hasattr(value, "to_local") else value
 
 
 def _site(kind: Kind, name: str, scope: str) -> Site:
@@ -141,7 +146,7 @@ def _master_items(scope: str, optimizer: Any, names: dict[int, str], training: T
     }
     for name, tensor in _optimized(optimizer, names):
         if tensor.untyped_storage().data_ptr() not in storages:
-            yield _site(Kind.MASTER, name, scope), tensor
+            yield _site(Kind.MASTER, name, scope), own_part(tensor)
 
 
 def _scalars(kind: Kind, values: dict[str, Any], prefix: str, scope: str) -> Iterator[Item]:
@@ -149,7 +154,7 @@ def _scalars(kind: Kind, values: dict[str, Any], prefix: str, scope: str) -> Ite
     for key, value in values.items():
         site = _site(kind, prefix + str(key), scope)
         if isinstance(value, torch.Tensor | bool | int | float | bytes):
-            yield site, value
+            yield site, own_part(value)
         elif isinstance(value, dict):
             yield from _scalars(kind, value, f"{prefix}{key}.", scope)
         else:

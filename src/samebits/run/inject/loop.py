@@ -20,9 +20,6 @@ from samebits.run.inject.session import Batch, Metrics, Session, session
 from samebits.run.trace import is_quiet
 from samebits.run.watch import Chain
 
-_MOST_PENDING = 64
-"""Batches that are kept until the step that they belong to begins."""
-
 
 class Loop:
     """arm: asks for a call of `computing` before the next forward pass of training."""
@@ -33,7 +30,7 @@ class Loop:
         self._named: tuple[list[Any], Any] | None = None
         self._main: weakref.ref[Any] | None = None
         self._stepping: list[Any] = []
-        self._pending: list[Batch] = []
+        self._pending: Batch = {}
         self._losses: list[torch.Tensor] = []
         self._drawing = 0
 
@@ -78,8 +75,9 @@ class Loop:
             self._begin(found)
         if found.open:
             found.batch(batches.named(batch))
-        elif len(self._pending) < _MOST_PENDING:
-            self._pending.append(batches.named(batch, copied=True))
+        elif not found.complete:
+            # The last one before the first forward pass: a resumed loop may draw and drop what came before it.
+            self._pending = batches.named(batch, copied=True)
 
     def drawing(self, draw: Callable[[], Any]) -> Any:
         """A batch from an iterator that is known to be the loop's; whatever it draws from is not asked."""
@@ -142,9 +140,8 @@ class Loop:
 
     def _begin(self, found: Session) -> None:
         found.begin()
-        for batch in self._pending:
-            found.batch(batch)
-        self._pending.clear()
+        found.batch(self._pending)
+        self._pending = {}
 
     def _is_main(self, optimizer: Any) -> bool:
         if self._main is None:

@@ -7,7 +7,10 @@ steps out of turn) ends the run with a message: an arm that is watched by half m
 from __future__ import annotations
 
 import atexit
+import contextlib
+import faulthandler
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -51,6 +54,8 @@ class Session:
         self.save_due = False
         """Whether the last step is one that the plan saves after, and was not saved."""
         self.sealed = False
+        self.broken = False
+        """Whether a point failed: nothing is sealed then."""
 
     @property
     def adapter(self) -> str:
@@ -74,8 +79,21 @@ class Session:
     def complete(self) -> bool:
         return self._training is not None and self._training.step == self.plan.last_step and not self.open
 
+    @contextlib.contextmanager
+    def _point(self) -> Iterator[None]:
+        """What fails here ends the run, and the file stays unsealed where a script goes on all the same."""
+        try:
+            yield
+        except BaseException:
+            self.broken = True
+            raise
+
     def attach(self, chunks: Sequence[Any], optimizer: Any, scheduler: Any = None) -> None:
         """Model and optimizer are built and, where the arm restores, restored."""
+        with self._point():
+            self._attach(chunks, optimizer, scheduler)
+
+    def _attach(self, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
         where = places.coordinates()
         self._check(where)
         training = Training(
@@ -92,6 +110,9 @@ class Session:
         self._watchers, self._seal = watchers(self._artifact, self.plan, where.rank, self._launch)
         self._training = training
         atexit.register(self.finish)
+        if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+            # A launcher that sees no progress asks for stacks; without this the signal would kill.
+            faulthandler.register(signal.SIGUSR1, all_threads=True)
         with quiet():
             for watcher in self._watchers:
                 watcher.on_start(training)
@@ -100,6 +121,10 @@ class Session:
 
     def begin(self, step: int | None = None) -> None:
         """step: its number, where the loop knows it."""
+        with self._point():
+            self._begin(step)
+
+    def _begin(self, step: int | None) -> None:
         training = self._live()
         expected = training.step + 1
         if step is not None and step != expected:
@@ -123,8 +148,9 @@ class Session:
     def batch(self, tensors: Batch) -> None:
         if self.open and tensors:
             training = self._live()
-            for watcher in self._each():
-                watcher.on_batch(training, self._batches, tensors)
+            with self._point():
+                for watcher in self._each():
+                    watcher.on_batch(training, self._batches, tensors)
             self._batches += 1
 
     def gradients(self) -> None:
@@ -133,13 +159,15 @@ class Session:
             return
         self._stepping = True
         training = self._live()
-        for watcher in self._each():
-            watcher.on_gradients(training)
+        with self._point():
+            for watcher in self._each():
+                watcher.on_gradients(training)
 
     def end(self, metrics: Metrics) -> None:
         training = self._live()
-        for watcher in self._each():
-            watcher.on_step_end(training, metrics)
+        with self._point():
+            for watcher in self._each():
+                watcher.on_step_end(training, metrics)
         training.clock.end()
         self.open = False
         self.save_due = self.plan.saves_at(training.step)
@@ -150,7 +178,7 @@ class Session:
             return
         training = self._live()
         self.save_due = False
-        with quiet():
+        with self._point(), quiet():
             for watcher in self._watchers:
                 watcher.on_save(training)
         training.clock.saved()
@@ -167,6 +195,8 @@ class Session:
             leave(1)
 
     def _finish(self, training: Training) -> None:
+        if self.broken:
+            raise InjectionError("samebits: a point of this run failed (see above); nothing is sealed")
         if not self.complete:
             raise InjectionError(
                 f"samebits: the run ended at step {training.step}{' unfinished' * self.open}, the plan's last step is "
