@@ -1,4 +1,7 @@
-"""What modules return, and the gradients of that. A module that computes inside a backward pass computes again."""
+"""What modules return, and the gradients of that. A module that computes inside a backward pass computes again.
+
+A forward hook of the module's own runs behind torch's global ones: what it changes shows in the module around it.
+"""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Reader:
         if self.skips(value):
             return Reading(site, form_of(value), (0, 0), Flag.SKIPPED)
         if flag_of(value) is Flag.VALUE:
-            return Reading(site, form_of(value), (bits(float(value)), digest(value)[0]), Flag.VALUE)
+            return Reading(site, form_of(value), (bits(float(value.detach())), digest(value)[0]), Flag.VALUE)
         return Reading(site, form_of(value), digest(value), Flag.NONE)
 
 
