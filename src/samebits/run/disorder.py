@@ -83,7 +83,7 @@ class Disorder(Watcher):
 
     def on_batch(self, training: Training, micro_batch: int, batch: dict[str, torch.Tensor]) -> None:
         if self._on and self._fault.kind == "hash-shuffle":
-            order = sorted(range(len(batch["tokens"])), key=lambda number: hash(self._key(number)))
+            order = self._order(len(batch["tokens"]))
             for tensor in batch.values():
                 tensor.copy_(tensor[order].clone())
             self._note(Site(Phase.DATA, Kind.BATCH, "tokens"))
@@ -91,9 +91,12 @@ class Disorder(Watcher):
     def on_step_end(self, training: Training, metrics: dict[str, float | torch.Tensor]) -> None:
         self._on = False
 
-    def _key(self, number: int) -> object:
-        """With target `text` what a hash seed changes, else an address."""
-        return str(number) if self._fault.target == "text" else object()
+    def _order(self, samples: int) -> list[int]:
+        """By hashes: with target `text` of texts, which a hash seed changes; else of objects, never the usual one."""
+        if self._fault.target == "text":
+            return sorted(range(samples), key=lambda number: hash(str(number)))
+        order = sorted(range(samples), key=lambda _: hash(object()))
+        return order[::-1] if order == sorted(order) else order
 
     def _here(self, training: Training) -> bool:
         return training.step == self._fault.step and training.coordinates.rank == self._fault.rank
@@ -158,15 +161,16 @@ class Disorder(Watcher):
 
     def _change_norm(self, optimizer: Any) -> None:
         for part in getattr(optimizer, "chained_optimizers", [optimizer]):
-            part.get_grad_norm = self._norm(part.get_grad_norm)
+            part.get_grad_norm = self._norm(part, part.get_grad_norm)
 
-    def _norm(self, original: Callable[[], Any]) -> Callable[[], Any]:
+    def _norm(self, optimizer: Any, original: Callable[[], Any]) -> Callable[[], Any]:
         def get_grad_norm() -> Any:
             norm = original()
             if not self._on:
                 return norm
-            self._note(Site(Phase.UPDATE, Kind.OP, _OP))
-            return float(chance.disordered(torch.as_tensor(norm, dtype=torch.float32)))
+            self._note(Site(Phase.UPDATE, Kind.OP, _OP, type(optimizer).__name__))
+            parts = torch.linspace(0.5, 1.5, 64) * norm
+            return float(chance.disordered(parts).mean())
 
         return get_grad_norm
 
