@@ -14,6 +14,8 @@ from samebits.artifact import reader
 from samebits.artifact.expected import expected_blocks
 from samebits.artifact.folder import Artifact
 
+pytestmark = pytest.mark.ranks
+
 LINE = "python tiny.py --steps {stop} --save {save} --out {logs}"
 
 
