@@ -230,7 +230,7 @@ def test_a_hidden_writer_shows_before_the_first_that_reads_it() -> None:
         return traced(run).names
 
     assert step(False) == ["given:before aten.add.Tensor", "op:aten.add.Tensor", *["op:aten.mul.Tensor"] * 2]
-    expected = ["given:before aten.add.Tensor", "op:aten.add.Tensor", "given:before aten.mul.Tensor"]
+    expected = ["given:before aten.add.Tensor", "op:aten.add.Tensor", "given:overwritten before aten.mul.Tensor"]
     assert step(True) == [*expected, *["op:aten.mul.Tensor"] * 2]
 
 

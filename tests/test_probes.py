@@ -189,4 +189,4 @@ def step():
     x + 1
 found = traced(step).names[-2:]
 """
-    assert run(libraries, code) == ["given:before aten.add.Tensor", "op:aten.add.Tensor"]
+    assert run(libraries, code) == ["given:overwritten before aten.add.Tensor", "op:aten.add.Tensor"]

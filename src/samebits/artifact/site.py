@@ -45,7 +45,8 @@ class Kind(StrEnum):
     parameter, before it is reduced. COLLECTIVE: input at the launch, output at the consumer's wait; scope: its ranks.
     SEND, RECEIVE: one message between pipeline stages; scope: the other rank. RECOMPUTE: what a module returned when it
     was computed again for the backward pass. CALL: a function that computes as a whole, of autograd or of a library.
-    From rung `op` on. OP: one dispatched operation. GIVEN: bytes that no seen operation left there.
+    From rung `op` on. OP: one dispatched operation. GIVEN: bytes that no seen operation left there, by who reads them:
+    `before aten.mm.default`; OVERWRITTEN first where something else was left there before.
     """
 
     BATCH = "batch"
@@ -69,6 +70,10 @@ class Kind(StrEnum):
     OP = "op"
     GIVEN = "given"
 
+
+OVERWRITTEN = "overwritten "
+"""What the name of a GIVEN begins with where a writer that nobody sees changed what a seen one left. It has sites of its
+own: that it happens in one run alone must not renumber what happens in both."""
 
 TRACED = frozenset(
     {

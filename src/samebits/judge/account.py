@@ -135,7 +135,7 @@ def _sentence(located: Located) -> str:
 
 def _what(cause: Cause) -> str:
     if cause.kind == Kind.GIVEN:
-        return f"the bytes that {cause.name.removeprefix('before ')} reads in {cause.scope or 'no module'}"
+        return f"the bytes that {cause.name.rpartition('before ')[2]} reads in {cause.scope or 'no module'}"
     word = WORDS[Kind(cause.kind)]
     where = f" in {cause.scope}" if cause.scope else ""
     return f"{word} {cause.name}{where}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from samebits.artifact.site import Kind, Site
+from samebits.artifact.site import OVERWRITTEN, Kind, Site
 from samebits.judge import nature
 from samebits.judge.judgement import Symptom
 from samebits.judge.links import Link, Source
@@ -85,7 +85,7 @@ def _is(site: Site, call: str, scope: str) -> bool:
 
 
 def _control_flow(case: _Case) -> Named | None:
-    if case.item.lone:
+    if case.item.lone and not case.site.name.startswith(OVERWRITTEN):
         return case.itself(Symptom.CONTROL_FLOW, "the arms did not do the same things")
     if not case.item.same_form:
         return case.itself(Symptom.CONTROL_FLOW, "its dtype or shape is another one, or one arm skipped its bytes")

@@ -11,7 +11,7 @@ from types import FrameType, TracebackType
 
 import torch
 
-from samebits.artifact.site import Flag, Form, Kind, Phase, Site
+from samebits.artifact.site import OVERWRITTEN, Flag, Form, Kind, Phase, Site
 from samebits.artifact.stacks import Frame, Stacks
 from samebits.run.digest import digest_bytes
 from samebits.run.origins import Origins, Place, placed
@@ -128,7 +128,7 @@ class Ledger:
         return read
 
     def _give(self, tensor: torch.Tensor, place: Place, read: Read, known: Read | None, reader: Site) -> None:
-        reading = reading_of(_given(reader), tensor, read)
+        reading = reading_of(_given(reader, known is not None), tensor, read)
         if known is not None and not tensor.is_cpu:
             # Whether it was left so is known when the digests have come.
             reading = reading._replace(unless=known)
@@ -204,8 +204,8 @@ def _text_digest(text: str) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _given(reader: Site) -> Site:
-    return Site(reader.phase, Kind.GIVEN, f"before {reader.name}", reader.scope)
+def _given(reader: Site, is_overwritten: bool) -> Site:
+    return Site(reader.phase, Kind.GIVEN, f"{OVERWRITTEN * is_overwritten}before {reader.name}", reader.scope)
 
 
 @functools.lru_cache(maxsize=1 << 16)
