@@ -106,7 +106,7 @@ def _other_inputs(case: _Case) -> Named | None:
     if case.item.same_input is not False:
         return None
     if case.site.kind is Kind.OP:
-        return case.itself(Symptom.CONTROL_FLOW, "it was called with other arguments; all records before it are equal")
+        return case.itself(Symptom.CONTROL_FLOW, "what it was called with is another; all records before it are equal")
     return case.itself(Symptom.KERNEL, "its inputs differ already, and what made them was not recorded at this rung")
 
 

@@ -181,10 +181,10 @@ class Disorder(Watcher):
         def allreduce(group: Any, tensors: Any, *args: Any) -> Any:
             work = original(group, tensors, *args)
             listed = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-            if self._on and not self._noted and listed[0].is_floating_point():
+            members = ranks_text(dist.get_process_group_ranks(group))
+            if self._on and not self._noted and listed[0].is_floating_point() and not members.isdecimal():
                 work.wait()
                 chance.hidden(listed[0])
-                members = ranks_text(dist.get_process_group_ranks(group))
                 self._note(Site(Phase.FORWARD, Kind.COLLECTIVE, "all_reduce", f"ranks {members}"))
             return work
 
