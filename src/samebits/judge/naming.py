@@ -85,7 +85,9 @@ def _is(site: Site, call: str, scope: str) -> bool:
 
 
 def _control_flow(case: _Case) -> Named | None:
-    if case.item.lone and not case.site.name.startswith(OVERWRITTEN):
+    if case.item.lone and case.site.kind is Kind.GIVEN and case.site.name.startswith(OVERWRITTEN):
+        return None
+    if case.item.lone:
         return case.itself(Symptom.CONTROL_FLOW, "the arms did not do the same things")
     if not case.item.same_form:
         return case.itself(Symptom.CONTROL_FLOW, "its dtype or shape is another one, or one arm skipped its bytes")
