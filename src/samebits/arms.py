@@ -128,11 +128,12 @@ def explain_change(old_plan: Plan, new_plan: Plan) -> list[str]:
     ]
 
 
-def checkpoint(recipe: Recipe, artifact: Artifact) -> Path:
-    """What an arm that restores starts from: the checkpoint of `checkpoint.resume_from`, or the folder of all of them
-    where a launch line of one's own has written them."""
-    own = isinstance(recipe, CommandRecipe)
-    return artifact.own_checkpoints if own else artifact.checkpoint(recipe.checkpoint.resume_from)
+def checkpoint(recipe: Recipe, artifact: Artifact, step: int | None = None) -> Path:
+    """What an arm that restores starts from: the checkpoint of `step` (None: `checkpoint.resume_from`), or the folder
+    of all of them where a launch line of one's own has written them."""
+    if isinstance(recipe, CommandRecipe):
+        return artifact.own_checkpoints
+    return artifact.checkpoint(recipe.checkpoint.resume_from if step is None else step)
 
 
 def _plan(recipe: Recipe, arm: str, results: Path) -> Plan:

@@ -26,7 +26,7 @@ def main() -> None:
     for seed in (random.seed, numpy.random.seed, torch.manual_seed):
         seed(7)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     if options.watch:
         import samebits.run
 

@@ -19,15 +19,25 @@ def trained(optimizers: Sequence[Any]) -> list[Any]:
     places = {id(tensor): place for place, tensor in enumerate(_stepped(optimizers))}
     found = []
     for module in _outermost():
-        own = [places[key] for parameter in module.parameters() for key in _keys(parameter) if key in places]
+        held = list(module.parameters())
+        own = {places[key] for parameter in held for key in _keys(parameter) if key in places}
         if own:
-            found.append((min(own), len(own), module))
+            found.append((min(own), -len(held), type(module).__qualname__, own, module))
     if not found:
         raise InjectionError(
             "samebits: no module holds what the optimizer steps, so that no model can be captured; name it yourself: "
             "samebits.run.watch(model, optimizer)"
         )
-    return [module for _, _, module in sorted(found, key=lambda entry: entry[:2])]
+    return list(_needed(sorted(found, key=lambda entry: entry[:3])))
+
+
+def _needed(found: list[tuple[int, int, str, set[int], Any]]) -> Iterator[Any]:
+    """Two wrappers may hold the same model: the larger one stands for both."""
+    covered: set[int] = set()
+    for _, _, _, own, module in found:
+        if own - covered:
+            covered |= own
+            yield module
 
 
 def _stepped(optimizers: Sequence[Any]) -> Iterator[torch.Tensor]:
