@@ -48,6 +48,8 @@ class Links:
 
     def of(self, rank: int, item: Item) -> Link:
         """Of a rank's first difference."""
+        if item.site.kind is Kind.GIVEN:
+            return Link(Source.FOUND)
         if item.lone or not item.same_form or item.site.kind is Kind.BATCH:
             return Link(Source.OWN)
         if item.same_input is False:
@@ -56,7 +58,7 @@ class Links:
             return self._of_collective(rank, item)
         if item.site.kind is Kind.RECEIVE:
             return self._of_message(rank, item)
-        return Link(Source.OWN if item.site.kind in TRACED - {Kind.GIVEN} else Source.FOUND)
+        return Link(Source.OWN if item.site.kind in TRACED else Source.FOUND)
 
     def _of_collective(self, rank: int, item: Item) -> Link:
         number = self._trails[rank].ordinal(item)
