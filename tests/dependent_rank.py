@@ -2,14 +2,16 @@
 
 MODE says when rank 1 has other bits from step 3 on: `never`, `always` (with every start), `with:A+B` (where it sees all
 of these variations), `at-times:A` (where it sees A, but not in a second run of the arm); or what goes wrong where it
-sees A: `fails:A`, `nan:A`, `pin:A` (a library deviates), `image` (another image deviates in every stress run).
+sees A: `fails:A`, `waits:A` (until it is ended), `nan:A`, `pin:A` (a library deviates).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 import artifacts
@@ -44,7 +46,15 @@ def main(mode: str, folder: Path) -> None:
     strikes = all(sees(name, plan) for name in wanted.split("+")) if wanted else kind != "never"
     if kind == "fails" and strikes:
         raise ValueError("the loss is a teapot")
+    if kind == "waits" and strikes:
+        wait(folder / f"pids-{rank}.json")
     record(artifact, plan, rank, kind if strikes else "never")
+
+
+def wait(path: Path) -> None:
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    path.write_text(json.dumps([os.getpid(), *map(int, children)]))
+    time.sleep(600)
 
 
 def sees(name: str, plan: Plan) -> bool:

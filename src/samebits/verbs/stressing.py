@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from samebits.status import TROUBLE, Decided
 from samebits.verbs.words import AsJson, ClusterOption, LogFile, RecipeFile, Results
+
+if TYPE_CHECKING:
+    from samebits.judge.stress import Stress
 
 app = typer.Typer()
 
@@ -26,23 +30,18 @@ def stress(
     cluster: ClusterOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run twins under variations that must not matter; find the one that does.
+    """Run a recipe under variations that must not matter; find the one that does.
 
     Exit status: 0 nothing matters, 1 something does, 2 not comparable, 3 not reproduced, 4 a run did not finish.
     """
-    from samebits.judge import encode
-    from samebits.judge.verdicts import EXIT_STATUS
-    from samebits.launch import stress as stressing
-    from samebits.launch.arm import CancelledError
     from samebits.launch.cluster import load
     from samebits.launch.echo import Echo
-    from samebits.launch.job import LaunchError
     from samebits.launch.slurm_executor import SlurmExecutor
+    from samebits.launch.stress import stressed
     from samebits.planting import parse
-    from samebits.report import stress_listing, terminal
 
-    try:
-        found = stressing.stressed(
+    def run() -> Stress:
+        return stressed(
             path,
             results,
             echo=Echo(sys.stderr, log),
@@ -50,12 +49,30 @@ def stress(
             executor=SlurmExecutor(load(cluster)) if cluster else None,
             fault=parse(plant) if plant is not None else None,
         )
+
+    _show(_finished(run), as_json=as_json)
+
+
+def _finished(run: Callable[[], Stress]) -> Stress:
+    """Ends the program where a run was cancelled or did not finish."""
+    from samebits.launch.arm import CancelledError
+    from samebits.launch.job import LaunchError
+
+    try:
+        return run()
     except CancelledError as cancelled:
         print(cancelled, file=sys.stderr)
         raise typer.Exit(cancelled.status) from None
     except LaunchError as error:
         print(error, file=sys.stderr)
         raise typer.Exit(TROUBLE) from None
+
+
+def _show(found: Stress, *, as_json: bool) -> None:
+    from samebits.judge import encode
+    from samebits.judge.verdicts import EXIT_STATUS
+    from samebits.report import stress_listing, terminal
+
     if as_json:
         print(encode.to_json(found), end="")
     else:
