@@ -21,7 +21,7 @@ import torch
 
 from peers.recording import Peer, Recorded
 from samebits.artifact.reader import read
-from samebits.artifact.site import Kind, Moment, Site
+from samebits.artifact.site import RUNGS, Kind, Moment, Site
 from samebits.plan import Plan
 from samebits.run.capture import Capture
 from samebits.run.observe import observe
@@ -66,6 +66,8 @@ class Alternating(Watcher):
     def on_start(self, training: Training) -> None:
         self._peers = self._make_peers()
         self.samples.versions = {kind: peer.version for kind, peer in self._peers.items()}
+        # Capture gets ready for the highest rung that a step is recorded at.
+        training.plan = self._plans[max(set(self._order) & set(RUNGS), key=RUNGS.index, default="off")]
         self._capture.on_start(training)
 
     def on_step_begin(self, training: Training) -> None:

@@ -128,16 +128,18 @@ class RankRecords:
         lone = np.setdiff1d(np.arange(len(keys)), rows, assume_unique=True)
         other_lone = np.setdiff1d(np.arange(len(other_keys)), other_rows, assume_unique=True)
         places = _places(len(other_keys), rows, other_rows)
+        both = np.flatnonzero(changed)
         found = [
-            *((float(rows[at]), int(rows[at]), int(other_rows[at])) for at in np.flatnonzero(changed)),
-            *((float(row), int(row), None) for row in lone),
-            *((places[row], None, int(row)) for row in other_lone),
+            *zip(
+                rows[both].astype(float).tolist(), self._both(ours, theirs, rows[both], other_rows[both]), strict=True
+            ),
+            *zip(lone.astype(float).tolist(), self._alone(ours, 0, lone), strict=True),
+            *zip(places[other_lone].tolist(), self._alone(theirs, 1, other_lone), strict=True),
         ]
-        found.sort(key=lambda entry: (entry[0], entry[2] or 0))
+        found.sort(key=lambda entry: (entry[0], entry[1].candidate or 0))
         present = {self._site_of[number] for number in np.unique(np.concatenate([keys, other_keys]) >> np.uint64(32))}
-        items = (self._item(ours, theirs, row, other) for _, row, other in found)
         return BlockDifference(
-            items=tuple(sorted(items, key=lambda item: item.is_summary)),
+            items=tuple(sorted((item for _, item in found), key=lambda item: item.is_summary)),
             compared=len(rows) + len(lone) + len(other_lone),
             sites=frozenset(present),
             reference=ours,
@@ -168,23 +170,43 @@ class RankRecords:
         changed |= (ours["output"] != theirs["output"]).any(axis=1)
         return changed
 
-    def _item(self, ours: Side, theirs: Side, row: int | None, other: int | None) -> Item:
-        number, which, side = (other, 1, theirs) if row is None else (row, 0, ours)
-        record = side.records[number]
-        site, occurrence = self._files[which].sites[record["site"]], int(record["occurrence"])
-        if row is None or other is None:
-            return Item(site, occurrence, row, other, same_form=False, same_input=None)
-        first, second = ours.records[row], theirs.records[other]
-        known = first["flags"] & second["flags"] & Flag.INPUT
-        return Item(
-            site,
-            occurrence,
-            row,
-            other,
-            same_form=self._forms[0][first["form"]] == self._forms[1][second["form"]]
-            and not (first["flags"] ^ second["flags"]) & Flag.SKIPPED,
-            same_input=bool(first["input"] == second["input"]) if known else None,
+    def _both(self, ours: Side, theirs: Side, rows: NDArray[np.intp], other_rows: NDArray[np.intp]) -> list[Item]:
+        """Of identities that both sides have. Column by column: a step may hold ten thousands."""
+        first, second = ours.records[rows], theirs.records[other_rows]
+        form: NDArray[np.bool_] = self._forms[0][first["form"]] == self._forms[1][second["form"]]
+        form &= (first["flags"] ^ second["flags"]) & Flag.SKIPPED == 0
+        known = (first["flags"] & second["flags"] & Flag.INPUT != 0).tolist()
+        equal = (first["input"] == second["input"]).tolist()
+        columns = (
+            rows.tolist(),
+            other_rows.tolist(),
+            form.tolist(),
+            first["occurrence"].tolist(),
+            first["site"].tolist(),
         )
+        sites = ours.file.sites
+        return [
+            Item(sites[site], occurrence, row, other, same_form, same_input if is_known else None)
+            for is_known, same_input, row, other, same_form, occurrence, site in zip(
+                known, equal, *columns, strict=True
+            )
+        ]
+
+    def _alone(self, side: Side, which: int, rows: NDArray[np.intp]) -> list[Item]:
+        """Of identities that only this side has."""
+        records, sites = side.records[rows], side.file.sites
+        columns = (rows, records["occurrence"], records["site"])
+        return [
+            Item(
+                sites[site],
+                occurrence,
+                None if which else row,
+                row if which else None,
+                same_form=False,
+                same_input=None,
+            )
+            for row, occurrence, site in zip(*(one.tolist() for one in columns), strict=True)
+        ]
 
 
 def opened(certified: Certified, rank: int) -> FingerprintFile:
