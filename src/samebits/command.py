@@ -11,10 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from samebits.questions import FaultKind
 from samebits.strict import Section
 
 Launcher = Literal["ours", "torchrun", "own"]
 Adapter = Literal["auto", "megatron", "torch"]
+
+FAULTS: tuple[FaultKind, ...] = ("ulp", "gradient", "moment-drop", "rng-skip")
+"""What can be planted in a training that is only watched."""
 
 PLACEHOLDERS: dict[str, str] = {
     "save": "folder that checkpoints are saved to",

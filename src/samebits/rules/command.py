@@ -9,14 +9,10 @@ import string
 from collections.abc import Callable, Iterator
 
 from samebits import determinism
-from samebits.command import PLACEHOLDERS
+from samebits.command import FAULTS, PLACEHOLDERS
 from samebits.problem import MISSING, Problem, listed
-from samebits.questions import FaultKind
 from samebits.rules.evidence import RESTORE_FAULTS
 from samebits.sections import CommandRecipe
-
-FAULTS: tuple[FaultKind, ...] = ("ulp", "gradient", "moment-drop", "rng-skip")
-"""What can be planted in a training that is only watched."""
 
 _SHELL = frozenset(("|", "||", "&", "&&", ";", "<", ">", ">>", "2>", "2>&1"))
 _ISOLATED = re.compile(r"-[A-Za-z]*[IES][A-Za-z]*")

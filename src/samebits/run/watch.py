@@ -99,10 +99,10 @@ class _Callable(ModuleType):
 
     def __call__(self, model: Any, optimizer: Any) -> None:
         if os.environ.get("SAMEBITS_INJECT") == "1":
-            from samebits.run.inject import entry, torch_loop
+            from samebits.run.inject import entry
 
             entry.begin()
-            torch_loop.named(model, optimizer)
+            entry.NAMED.append((list(model) if isinstance(model, list | tuple) else [model], optimizer))
 
 
 sys.modules[__name__].__class__ = _Callable

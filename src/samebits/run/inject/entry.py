@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from types import ModuleType
+from typing import Any
 
 from samebits.run.inject.finder import Finder
 from samebits.run.libraries import NAMES
@@ -17,6 +18,9 @@ _HELPERS = ("spawn_main", "multiprocessing.resource_tracker", "multiprocessing.f
 
 
 _BEGUN: list[Finder] = []
+
+NAMED: list[tuple[list[Any], Any]] = []
+"""Models and optimizer that the script itself names (samebits.run.watch)."""
 
 
 def begin() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from samebits.run.inject import batches, models
+from samebits.run.inject import batches, entry, models
 from samebits.run.inject.session import Batch, Metrics, Session, session
 from samebits.run.trace import is_quiet
 from samebits.run.watch import Chain
@@ -27,7 +27,6 @@ class Loop:
     def __init__(self, arm: Callable[[], None]) -> None:
         self._arm = arm
         self._built: list[weakref.ref[Any]] = []
-        self._named: tuple[list[Any], Any] | None = None
         self._main: weakref.ref[Any] | None = None
         self._stepping: list[Any] = []
         self._pending: Batch = {}
@@ -46,13 +45,9 @@ class Loop:
         """An optimizer was made."""
         self._built.append(weakref.ref(optimizer))
 
-    def named(self, model: Any, optimizer: Any) -> None:
-        """By the script itself."""
-        self._named = (list(model) if isinstance(model, list | tuple) else [model]), optimizer
-
     @property
     def ready(self) -> bool:
-        return self._named is not None or any(ref() is not None for ref in self._built)
+        return bool(entry.NAMED) or any(ref() is not None for ref in self._built)
 
     def computing(self) -> None:
         """A forward pass of training is about to begin."""
@@ -145,15 +140,15 @@ class Loop:
 
     def _is_main(self, optimizer: Any) -> bool:
         if self._main is None:
-            if self._named is not None and optimizer is not self._named[1]:
+            if entry.NAMED and optimizer is not entry.NAMED[-1][1]:
                 return False
             self._main = weakref.ref(optimizer)
         return self._main() is optimizer
 
     def _trained(self) -> tuple[list[Any], Any]:
         """Model chunks and optimizer. Of nested optimizers the outermost."""
-        if self._named is not None:
-            return self._named
+        if entry.NAMED:
+            return entry.NAMED[-1]
         alive = [optimizer for ref in self._built if (optimizer := ref()) is not None]
         inner = {id(one) for optimizer in alive for one in _inside(optimizer)}
         outer = [optimizer for optimizer in alive if id(optimizer) not in inner]

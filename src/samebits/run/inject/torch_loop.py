@@ -176,9 +176,3 @@ def loop() -> Any:
     from samebits.run.inject import loop as loops
 
     return loops.of_process(_CALLS[0].arm)
-
-
-def named(model: Any, optimizer: Any) -> None:
-    """By the script itself."""
-    if in_rank() and _CALLS:
-        loop().named(model, optimizer)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from samebits.artifact.clock import Clocks
 from samebits.artifact.folder import Artifact
+from samebits.command import FAULTS
 from samebits.plan import Plan
 from samebits.run import unrest
 from samebits.run.capture import Capture
-from samebits.run.faults import Planter
+from samebits.run.faults import FaultError, Planter
 from samebits.run.fence import Fence
 from samebits.run.observe import observe
 from samebits.run.progress import Progress
@@ -18,7 +19,11 @@ from samebits.run.watch import Watcher
 
 
 def watchers(artifact: Artifact, plan: Plan, rank: int, launch: str) -> tuple[list[Watcher], Callable[[Clocks], None]]:
-    """With what seals the fingerprint file, given where the time of each step went."""
+    """With what seals the fingerprint file, given where the time of each step went. Raises FaultError for a fault that
+    cannot be planted in a foreign loop: one that never strikes would prove nothing."""
+    for fault in plan.faults:
+        if fault.kind not in FAULTS:
+            raise FaultError(f"fault {fault.kind}: must be one of {', '.join(FAULTS)} with workload command")
     capture = Capture(artifact.fingerprint(rank), launch, observe)
     job = artifact.launch / "job.json"
 
