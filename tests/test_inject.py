@@ -77,6 +77,11 @@ def test_a_resumed_run_is_read_before_its_first_step_as_it_was_saved(reference: 
     assert [tuple(row) for row in saved.records(ours)["output"].tolist()] == [
         tuple(row) for row in restored.records(restored.blocks[0])["output"].tolist()
     ]
+    # The batches that it draws and drops to get to its place are no batches of the step.
+    ours, theirs = (
+        {block.step: block.digest for block in file.blocks if block.moment.name == "STEP"} for file in (saved, restored)
+    )
+    assert theirs == {step: digest for step, digest in ours.items() if step > 2}
     assert (resumed.own_logs / "result").read_text() == (reference.own_logs / "result").read_text()
 
 
