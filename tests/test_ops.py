@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from insides import Inside, traced
-from samebits.artifact.site import Flag, Kind, Phase, inputs_of
+from samebits.artifact.site import Flag, Form, Kind, Phase, Site, inputs_of
 from samebits.run.digest import digest
-from samebits.run.reading import Row, bits
+from samebits.run.ops import unwaited
+from samebits.run.reading import Reader, Reading, Row, bits
+from samebits.run.signatures import signature_of
 from samebits.run.trace import quiet
 
 
@@ -84,7 +86,9 @@ def test_a_plain_float_counts_by_its_exact_bits() -> None:
 
 def test_what_an_operation_writes_into_its_arguments_is_an_output() -> None:
     x, y = torch.zeros(3), torch.ones(3)
-    row = traced(lambda: x.add_(y)).one("aten.add_.Tensor")
+    seen = traced(lambda: x.add_(y))
+    assert not seen.of("aten.add_.Tensor#1"), "what it returns is its argument"
+    row = seen.one("aten.add_.Tensor")
     assert row.output == digest(torch.ones(3))
     assert inputs_of(row.flags) == 2
     out = torch.empty(3)
@@ -509,3 +513,43 @@ def test_nothing_is_left_behind_when_a_step_ends() -> None:
     traced(lambda: torch.ones(3))
     gc.collect()
     assert _len_torch_dispatch_stack() == 0
+
+
+def test_a_copy_to_the_host_that_nobody_waits_for_is_an_artifact() -> None:
+    there, here = torch.ones(2, device="meta"), torch.ones(2)
+    copy, to = (signature_of(one) for one in (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default))
+    assert unwaited(copy, (here, there, True), {}) == "non-blocking"
+    assert unwaited(copy, (here, there), {"non_blocking": True}) == "non-blocking"
+    assert unwaited(to, (there,), {"device": torch.device("cpu"), "non_blocking": True}) == "non-blocking"
+    others = [(here, there, False), (there, here, True), (here, here, True)]
+    assert [unwaited(copy, args, {}) for args in others] == [None] * 3
+    assert unwaited(to, (there,), {"device": torch.device("cpu")}) is None
+
+
+def test_what_a_device_holds_is_given_only_where_its_digest_turns_out_to_be_another() -> None:
+    site = Site(Phase.FORWARD, Kind.GIVEN, "before aten.mm.default", "")
+    reading = Reading(site, Form("float32", (2,)), (1, 2), 0)
+    rows = Reader(None).rows([reading._replace(unless=(1, 2)), reading._replace(unless=(1, 3)), reading])
+    assert len(rows) == 2
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+def test_buffers_of_collectives_are_not_read_in_flight() -> None:
+    from torch.distributed import _functional_collectives as functional
+
+    def step() -> None:
+        x = torch.ones(3)
+        torch.distributed.all_reduce(x)
+        functional.all_reduce(x, "sum", torch.distributed.group.WORLD) + 1
+
+    seen = traced(step)
+    assert not any("all_reduce" in name or "allreduce" in name for name in seen.names)
+    assert seen.skipped["in-flight"] >= 2
+    assert inputs_of(seen.one("_c10d_functional.wait_tensor.default").flags) == 0

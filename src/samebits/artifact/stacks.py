@@ -77,7 +77,7 @@ def read_stacks(notes: Iterable[Mapping[str, Any]]) -> dict[Site, Stack]:
             frames += [Frame(*frame) for frame in body["frames"]]
             for phase, kind, name, scope, numbers in body["stacks"]:
                 found[Site(Phase(phase), Kind(kind), name, scope)] = tuple(frames[number] for number in numbers)
-        except (KeyError, TypeError, IndexError, zlib.error) as error:
+        except (ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
             raise ValueError(f"a note of stacks cannot be read: {error}") from error
     return found
 

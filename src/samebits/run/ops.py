@@ -59,7 +59,7 @@ class Operations:
 
     def run(self, function: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         signature = signature_of(function)
-        reason = signature.skipped or _unwaited(signature, args, kwargs)
+        reason = signature.skipped or unwaited(signature, args, kwargs)
         if reason is not None:
             return self._run_unrecorded(reason, function, args, kwargs)
         site = self.site(Kind.OP, signature.name)
@@ -187,7 +187,7 @@ def _results(signature: Signature, result: Any) -> Iterator[torch.Tensor | bool 
                     yield entry
 
 
-def _unwaited(signature: Signature, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
+def unwaited(signature: Signature, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
     """A copy from a device to the host that nobody waits for."""
     if signature.name == "aten._to_copy.default":
         there, source, unwaited = kwargs.get("device"), args[0], kwargs.get("non_blocking", False)
