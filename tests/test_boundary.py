@@ -25,6 +25,7 @@ from samebits.run.patches import Patches
 from samebits.run.reading import Reader, Reading
 from samebits.run.scopes import Scopes
 from samebits.run.state import modules
+from samebits.run.tensors import tensors_of
 from samebits.run.trace import Trace, quiet
 
 
@@ -418,6 +419,26 @@ def test_tokens_are_recorded_as_they_go_to_experts_and_come_back(dispatchers: An
     assert dispatched.sources == count.sources == (digest(states), digest(routing))
     assert combined.sources == (digest(got),)
     assert (dispatched.output, combined.output) == (digest(got), digest(got - 1))
+
+
+class Wrapped(torch.Tensor):
+    """A tensor that holds another one, as traceable wrappers do."""
+
+    inner: torch.Tensor
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["inner"], None
+
+
+def test_what_is_no_plain_tensor_stops_nothing() -> None:
+    wrapped = torch.ones(2).as_subclass(Wrapped)
+    wrapped.inner = torch.arange(2.0)
+    freed = torch.ones(3)
+    freed.untyped_storage().resize_(0)
+    odd = [torch.ones(2).as_subclass(torch.nn.Buffer), torch.eye(2).to_sparse(), torch.ones(2, device="meta"), freed]
+    empty, plain = torch.ones(0), torch.nn.Parameter(torch.ones(1))
+    found = tensors_of([wrapped, odd, None, "text", {"a": empty, "b": (plain,)}])
+    assert [id(one) for one in found] == [id(wrapped.inner), id(empty), id(plain)]
 
 
 def test_patches_give_back_what_was_there_and_take_away_what_was_not() -> None:

@@ -250,6 +250,14 @@ def peak_growth(call: Callable[[], object]) -> int:
     return status("VmHWM") - before
 
 
+def test_the_storage_of_a_digested_tensor_can_still_be_resized() -> None:
+    """As training does that frees what it computes again."""
+    for tensor in (torch.ones(9), torch.ones(9, dtype=torch.bfloat16)[1:]):
+        digest(tensor)
+        tensor.untyped_storage().resize_(0)
+        assert tensor.untyped_storage().nbytes() == 0
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of resident memory from /proc")
 @pytest.mark.parametrize("take", [digest, torch_digest])
 def test_scratch_stays_under_8_mib_whatever_the_size(take: Callable[[torch.Tensor], tuple[int, int]]) -> None:

@@ -64,7 +64,7 @@ def digest(tensor: torch.Tensor) -> tuple[int, int]:
         return torch_digest(plain)
     a = b = chunk = 0
     for piece in _pieces(plain):
-        data = piece.numpy().reshape(-1).view(np.uint8)
+        data = _bytes_of(piece)
         more_a, more_b = _sums(data, chunk)
         a, b, chunk = a + more_a, b + more_b, chunk + data.size // CHUNK_BYTES
     return finish(a, b, plain.numel() * plain.element_size())
@@ -263,6 +263,21 @@ def _blocks(tensor: torch.Tensor, limit: int) -> Iterator[torch.Tensor]:
             yield tensor[start : start + rows]
         else:
             yield from _blocks(tensor[start], limit)
+
+
+class _Memory:
+    """Lends a contiguous tensor's memory to numpy, and keeps it alive as long as it is lent."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        length = tensor.numel() * tensor.element_size()
+        where = tensor.data_ptr(), True
+        self.__array_interface__ = {"shape": (length,), "typestr": "|u1", "data": where, "version": 3}
+
+
+def _bytes_of(piece: torch.Tensor) -> Bytes:
+    """Not by `Tensor.numpy`: that forbids ever to resize the storage, and training may do so to free memory."""
+    return np.asarray(_Memory(piece)) if piece.numel() else np.empty(0, np.uint8)
 
 
 def _integers(tensor: torch.Tensor) -> torch.Tensor:
