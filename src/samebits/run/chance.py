@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from samebits.run.trace import quiet
+
 
 def by_chance() -> np.random.Generator:
     """Seeded by the system's entropy, never by the recipe."""
@@ -40,8 +42,15 @@ def disordered(tensor: torch.Tensor) -> torch.Tensor:
 
 def hidden(tensor: torch.Tensor) -> None:
     """Changes one bit of some elements in place, unseen by the dispatcher."""
-    words = tensor.detach().view(_INTEGER[tensor.element_size()]).numpy().reshape(-1)
-    words[by_chance().permutation(words.size)[: max(1, words.size // 8)]] ^= 1 << 3
+    words = raw(tensor).flat
+    chosen = by_chance().permutation(tensor.numel())[: max(1, tensor.numel() // 8)]
+    words[chosen] = words[chosen] ^ (1 << 3)
+
+
+def raw(tensor: torch.Tensor) -> Any:
+    """Its elements as whole numbers that numpy may read and write where they lie, seen by nobody."""
+    with quiet():
+        return tensor.detach().view(_INTEGER[tensor.element_size()]).numpy()
 
 
 _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -69,8 +78,7 @@ class HiddenKernel(torch.autograd.Function):
     @staticmethod
     def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
         made = torch.empty_like(x)
-        source, target = (one.detach().view(_INTEGER[x.element_size()]).numpy() for one in (x, made))
-        target[...] = source
+        raw(made)[...] = raw(x)
         hidden(made)
         return made
 
@@ -115,9 +123,7 @@ def drawn(output: torch.Tensor) -> torch.Tensor:
 def unwritten(output: torch.Tensor) -> torch.Tensor:
     """Adds a buffer that was asked for and never filled; what it holds is left there by chance."""
     buffer = torch.empty_like(output)
-    buffer.detach().view(torch.uint8).numpy()[...] = (
-        by_chance().integers(0, 60, buffer.nbytes).reshape(buffer.detach().view(torch.uint8).shape)
-    )
+    raw(buffer).flat = by_chance().integers(0, 1 << (8 * buffer.element_size() - 2), buffer.numel())
     return output + buffer.clamp(-1.0, 1.0)
 
 
