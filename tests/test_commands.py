@@ -135,7 +135,7 @@ def test_a_loop_over_megatron_core_passes_and_computes_what_it_does_by_itself(
     for arm in ("reference", "twin-1", "resumed", "bare"):
         assert pipeline.said(arm) == alone, arm
     shown = pipeline.verb("show", pipeline.artifact("reference").fingerprint(0), "--step", "2", "--json").stdout
-    for item in ("lm loss", "grad-norm", "0", "decoder.layers.0.mlp.linear_fc1.weight", "exp_avg"):
+    for item in ("lm loss", "grad-norm", "tokens", "decoder.layers.0.mlp.linear_fc1.weight", "exp_avg"):
         assert item in shown, item
 
 

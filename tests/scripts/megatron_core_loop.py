@@ -65,7 +65,7 @@ def batches(rank: int, step: int):
         for number in range(MICRO_BATCHES):
             generator = torch.Generator().manual_seed(1000 * step + 10 * number + rank)
             ids = torch.randint(0, 128, (2, 17), generator=generator)
-            yield ids[:, :-1], ids[:, 1:]
+            yield {"tokens": ids[:, :-1], "labels": ids[:, 1:]}
         step += 1
 
 
@@ -75,7 +75,8 @@ def loss_of(output):
 
 
 def forward_step(data, chunk):
-    tokens, labels = next(data)
+    batch = next(data)
+    tokens, labels = batch["tokens"], batch["labels"]
     positions = torch.arange(16).expand_as(tokens)
     return chunk(tokens, positions, None, labels=labels), functools.partial(loss_of)
 

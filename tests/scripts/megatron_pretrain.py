@@ -18,6 +18,7 @@ import torch  # noqa: E402
 from megatron.core.enums import ModelType  # noqa: E402
 from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec  # noqa: E402
+from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer  # noqa: E402
 from megatron.training import get_args, initialize, initialize_megatron, pretrain, training  # noqa: E402
 from megatron.training.argument_utils import pretrain_cfg_container_from_args  # noqa: E402
 from megatron.training.arguments import core_transformer_config_from_args, parse_and_validate_args  # noqa: E402
@@ -79,7 +80,24 @@ def forward_step(data_iterator, chunk, return_schedule_plan=False):
 
 def options(parser):
     parser.add_argument("--out")
+    parser.add_argument("--prime", action="store_true")
     return parser
+
+
+def prime() -> None:
+    """Without it a checkpoint cannot be loaded into a fresh distributed optimizer over torch's AdamW; with it, one
+    `step` is shared by all parameters from then on, and advances once for each of them."""
+    original = DistributedOptimizer.sharded_state_dict
+
+    def sharded_state_dict(self, *args, **kwargs):
+        for parameter in (parameter for group in self.optimizer.param_groups for parameter in group["params"]):
+            state = self.optimizer.state[parameter]
+            if "step" not in state:
+                state["step"] = torch.tensor(0.0)
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        return original(self, *args, **kwargs)
+
+    DistributedOptimizer.sharded_state_dict = sharded_state_dict
 
 
 def main() -> None:
@@ -88,6 +106,8 @@ def main() -> None:
     # It refuses to train without a GPU by default.
     training.initialize_megatron = functools.partial(initialize_megatron, allow_no_cuda=True)
     args = parse_and_validate_args(extra_args_provider=options)
+    if args.prime:
+        prime()
     container = pretrain_cfg_container_from_args(args)
     container.model = None
     pretrain(container, datasets, ModelType.encoder_or_decoder, forward_step, model_provider=model)

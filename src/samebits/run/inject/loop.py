@@ -20,6 +20,9 @@ from samebits.run.inject.session import Batch, Metrics, Session, session
 from samebits.run.trace import is_quiet
 from samebits.run.watch import Chain
 
+_MOST_REPORTED = 4
+"""Numbers of one entry of what a loss function reports: a sum and the count that it is of, for example."""
+
 
 class Loop:
     """arm: asks for a call of `computing` before the next forward pass of training."""
@@ -30,7 +33,7 @@ class Loop:
         self._main: weakref.ref[Any] | None = None
         self._stepping: list[Any] = []
         self._pending: Batch = {}
-        self._losses: list[torch.Tensor] = []
+        self._losses: Metrics = {}
         self._drawing = 0
 
     @property
@@ -87,16 +90,25 @@ class Loop:
     def lost(self, losses: torch.Tensor) -> None:
         """A backward pass begins here."""
         if losses.numel() == 1 and self.listens:
-            self._losses.append(losses.detach().clone())
+            self._note("loss", losses)
 
     def reduced(self, results: Any) -> None:
-        """What a schedule of Megatron Core gives: for each micro-batch what the loss function reports."""
-        for result in results if isinstance(results, list) and self.listens else ():
-            reported = result.values() if isinstance(result, dict) else [result]
-            for value in reported:
-                first = value[0] if isinstance(value, tuple | list) and value else value
-                if torch.is_tensor(first) and first.numel() >= 1:
-                    self._losses.append(first.detach().reshape(-1)[0].clone())
+        """What a schedule of Megatron Core gives: for each micro-batch what the loss function reports. It tells more
+        than where the schedule's backward passes began."""
+        if not self.listens or not isinstance(results, list) or not results:
+            return
+        self._losses.clear()
+        for result in results:
+            for name, value in (result if isinstance(result, dict) else {"loss": result}).items():
+                for tensor in value if isinstance(value, tuple | list) else (value,):
+                    if torch.is_tensor(tensor):
+                        for element in tensor.detach().reshape(-1)[:_MOST_REPORTED]:
+                            self._note(name, element)
+
+    def _note(self, name: str, value: torch.Tensor) -> None:
+        """Copied: schedules divide losses in place. The next one of the same name gets a number."""
+        number = sum(known.partition("#")[0] == name for known in self._losses)
+        self._losses[f"{name}#{number}" if number else name] = value.detach().clone().reshape(())
 
     def stepping(self, optimizer: Any) -> None:
         """An optimizer is about to step; one inside another one's step is that one's business."""
@@ -155,8 +167,7 @@ class Loop:
         return models.trained(outer), outer[0] if len(outer) == 1 else Chain(outer)
 
     def _metrics(self, optimizer: Any, result: Any) -> Metrics:
-        names = [f"loss#{index}" if index else "loss" for index in range(len(self._losses))]
-        found: Metrics = dict(zip(names, self._losses, strict=True))
+        found: Metrics = dict(self._losses)
         if isinstance(result, tuple) and len(result) == 3:
             found |= {
                 name: value
