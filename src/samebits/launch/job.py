@@ -148,6 +148,9 @@ def _take(artifact: Artifact, stream: IO[str], launch: str) -> str:
             return "has ended before"
         if not _locks_soon(stream):
             return "an earlier start still runs its ranks, on a node that was taken for lost"
+        if artifact.outcome.exists():
+            # Who held the lock meanwhile has ended the arm.
+            return "has ended before"
         stream.truncate(0)
         stream.write(str(os.getpid()))
         stream.flush()
