@@ -47,6 +47,10 @@ def main(folder: Path) -> None:
         capture,
         *([Progress(artifact.progress)] if rank == 0 else []),
     ]
+    if plan.capture and plan.recipe.capture.rung == "op":
+        from samebits.run import probes
+
+        probes.install()
     clocks = train(plan, artifact.checkpoints, watchers)
     capture.recorder.time(clocks)
     capture.recorder.seal()

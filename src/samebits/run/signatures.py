@@ -43,7 +43,7 @@ _VIEWS = frozenset({"_unsafe_view", "_reshape_alias"})
 _FILLS = frozenset(
     {
         *("copy_", "zero_", "fill_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "cauchy_"),
-        *("geometric_", "log_normal_", "eye_", "_foreach_zero_", "_foreach_copy_", "fill_diagonal_out"),
+        *("geometric_", "log_normal_", "eye_", "_foreach_zero_", "_foreach_copy_"),
     }
 )
 """They overwrite all of what they are given: what an empty tensor held before is no input."""
