@@ -190,3 +190,19 @@ def step():
 found = traced(step).names[-2:]
 """
     assert run(libraries, code) == ["given:overwritten before aten.add.Tensor", "op:aten.add.Tensor"]
+
+
+def test_an_injected_process_has_the_probes_too(libraries: Path) -> None:
+    code = """
+import sys
+sys.path[:0] = sys.argv[1:3]
+from samebits.run.inject import entry
+entry.begin()
+assert "torch" not in sys.modules
+import fused_weight_gradient_mlp_cuda as fused
+print(fused._samebits_probed, fused.wgrad_gemm_accum_fp32.__module__)
+"""
+    source = Path(__file__).parents[1] / "src"
+    command = [sys.executable, "-c", code, str(source), str(libraries)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["True", "samebits.run.probes"]
