@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -170,6 +172,36 @@ def test_a_script_of_megatron_lm_passes_apart_from_the_draw_of_its_loader(
     assert compared.returncode == 1
     assert "RNG stream torch differs" in " ".join(compared.stdout.split())
     assert read_manifest(pipeline.artifact("reference")).ranks[0].pins.software["megatron-core"] == "0.19.2"
+
+
+@pytest.mark.skipif(not MEGATRON_LM.is_dir(), reason=f"{MEGATRON_LM} is not there: `make setup` makes it")
+def test_the_step_that_megatrons_distributed_optimizer_shares_on_load_is_found(
+    tmp_path: Path, sources: Path, shim: Path
+) -> None:
+    """A real fault upstream: losses and gradients right after the resume match."""
+    options = [*OPTIONS, "--use-distributed-optimizer", "--bf16", "--prime"]
+    line = " ".join(["megatron_pretrain.py", *options, "--train-iters {stop} --save {save} --out {logs}"])
+    command = {
+        "full": f"python {line}",
+        "resumed": f"python {line} --load {{checkpoint}} --ckpt-step {{step}}",
+        "environment": {"PYTHONPATH": f"{MEGATRON_LM}{os.pathsep}{shim}"},
+    }
+    pipeline = Pipeline(tmp_path, sources, command=command, gates=["resume"])
+    verdict = " ".join(pipeline.run(("reference", "resumed")).split())
+    assert verdict.startswith("FAIL own fails, gate resume: resumed parts from reference right after the restore")
+    assert "optimizer state group0.step" in verdict
+    steps = {arm: steps_of(pipeline, arm) for arm in ("reference", "resumed")}
+    assert steps["reference"] == {3.0}
+    assert min(steps["resumed"]) > 3.0
+
+
+def steps_of(pipeline: Pipeline, arm: str) -> set[float]:
+    """That the optimizer counts for its parameters, after step 3."""
+    shown = pipeline.verb("show", pipeline.artifact(arm).fingerprint(0), "--step", "3", "--json").stdout
+    rows = [json.loads(row) for row in re.findall(r"\{[^{}]*\}", shown)]
+    return {
+        row["value"] for row in rows if row["kind"] == "optimizer" and re.fullmatch(r"decoder.*\.step", row["name"])
+    }
 
 
 def test_a_line_that_drops_the_injection_fails_loudly(tmp_path: Path, sources: Path) -> None:
