@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from samebits import arms
 from samebits.artifact.folder import Artifact
 from samebits.artifact.header import Coordinates
 from samebits.plan import Plan
+from samebits.sections import CommandRecipe
 
 ALL_RANKS = 16
 """Up to so many ranks all are traced."""
@@ -26,7 +28,7 @@ class Aim:
 def pair(reference: Plan, candidate: Plan, kept: Artifact, aim: Aim, number: int) -> tuple[Plan, Plan]:
     """The so many-th pair. kept: artifact whose checkpoints the reference left."""
     start = _last_checkpoint(reference, candidate, kept, aim.step)
-    restore = None if start is None else (start, str(kept.checkpoint(start).absolute()))
+    restore = None if start is None else (start, str(arms.checkpoint(reference.recipe, kept, start).absolute()))
     return (
         _leg(reference, f"localize-{number}-reference", restore, aim),
         _leg(candidate, f"localize-{number}-candidate", restore, aim),
@@ -36,12 +38,14 @@ def pair(reference: Plan, candidate: Plan, kept: Artifact, aim: Aim, number: int
 def _last_checkpoint(reference: Plan, candidate: Plan, kept: Artifact, step: int) -> int | None:
     """The last one before the step, where both arms started alike. An arm that was restored and one that was not must
     start as they did: how it was restored is what may be at fault."""
-    if reference.restore != candidate.restore:
+    recipe = reference.recipe
+    if reference.restore != candidate.restore or (isinstance(recipe, CommandRecipe) and recipe.command.resumed is None):
         return None
-    every = reference.recipe.checkpoint.every
+    every = recipe.checkpoint.every
     first = max(reference.first_step, candidate.first_step)
     saved = range(every, step, every)
-    return next((one for one in reversed(saved) if one >= first and kept.checkpoint(one).is_dir()), None)
+    there = (one for one in reversed(saved) if one >= first and arms.checkpoint(recipe, kept, one).is_dir())
+    return next(there, None)
 
 
 def _leg(plan: Plan, arm: str, restore: tuple[int, str] | None, aim: Aim) -> Plan:
