@@ -143,6 +143,16 @@ def coalesced(rank: int) -> list[torch.Tensor]:
     return tensors
 
 
+def coalesced_later(rank: int) -> list[torch.Tensor]:
+    """As Megatron overlaps the reduction of gradients."""
+    tensors = [numbers(rank), numbers(rank + 2, 3)]
+    with dist.distributed_c10d._coalescing_manager(async_ops=True) as together:
+        for tensor in tensors:
+            dist.all_reduce(tensor, async_op=True)
+    together.wait()
+    return tensors
+
+
 def messages(rank: int) -> list[torch.Tensor]:
     """Blocking."""
     tensor = numbers(rank)
@@ -216,7 +226,20 @@ def polled(rank: int) -> list[torch.Tensor]:
 
 SCENARIOS: tuple[Callable[[int], list[torch.Tensor]], ...] = (
     *(all_reduce, alias, all_gather, all_gather_into_tensor, reduce_scatter_tensor, reduce_scatter, all_to_all_single),
-    *(broadcast, reduce, gather, scatter, coalesced, messages, from_any_source, batched, other_order, objects, unseen),
+    *(
+        broadcast,
+        reduce,
+        gather,
+        scatter,
+        coalesced,
+        coalesced_later,
+        messages,
+        from_any_source,
+        batched,
+        other_order,
+        objects,
+        unseen,
+    ),
     *(alone, polled),
 )
 ALONE: list[Any] = []
