@@ -1,6 +1,6 @@
 """What capture costs a step, beside two peers, on a hidden-512, 4-layer model: `python bench/capture.py [--json FILE]`.
 
-One rank, one thread. Steps alternate off, metrics, state, debug-mode, msprobe, and back, inside one process, so that
+One rank, one thread. Steps alternate off, the rungs, debug-mode, msprobe, and back, inside one process, so that
 noise of the machine meets all alike; msprobe has one level a process, its other levels alternate with off in processes
 of their own. `bench/README.md` says what each figure is, and what each kind records.
 """
@@ -35,6 +35,10 @@ ALONE = ("msprobe-L0", "msprobe-mix")
 WARM_UP_ROUNDS = 2
 TWIN_ROUNDS = 2
 GOALS = {"metrics": 0.01, "state": 0.10}
+TRACED_GOALS = {"boundary": 1.25, "op": 4.0}
+"""Processor time of a step over that of one with capture off: what they cost is spread over the step."""
+BYTES_GOAL = 48
+"""A record, once a window's sites and stacks are written."""
 _MEASURED = slice(WARM_UP_ROUNDS, -1)
 """The last round looks at the state."""
 RESULTS = Path(__file__).parent / "results" / "capture.json"
@@ -154,6 +158,13 @@ def summed(samples: dict[str, Any]) -> dict[str, Any]:
         "bytes_a_step": {kind: samples["bytes"][kind][-1] for kind in ("off", *RUNGS)},
         "goals": GOALS,
         "goals_met": {rung: inside[rung] / medians["off"] <= goal for rung, goal in GOALS.items()},
+        "traced_goals": TRACED_GOALS,
+        "bytes_a_record": {
+            rung: round(samples["bytes"][rung][-1] / samples["records"][rung][-1], 1) for rung in TRACED_GOALS
+        },
+        "bytes_a_record_of_the_first_step": {
+            rung: round(samples["bytes"][rung][0] / samples["records"][rung][0], 1) for rung in TRACED_GOALS
+        },
     }
 
 
@@ -210,6 +221,13 @@ def show(result: dict[str, Any]) -> None:
     for rung, goal in GOALS.items():
         share, verdict = result["inside_capture"][rung], "met" if result["goals_met"][rung] else "missed"
         print(f"{rung:12} inside capture {100 * share:.3f} % of a step (goal {100 * goal:.0f} %: {verdict})")
+    for rung, goal in TRACED_GOALS.items():
+        share = result["kinds"][rung]["processor_over_off"]["median"]
+        print(f"{rung:12} {share:.2f} x a step of the processor (goal {goal}: {'met' if share <= goal else 'missed'})")
+    for rung, size in result["bytes_a_record"].items():
+        first = result["bytes_a_record_of_the_first_step"][rung]
+        verdict = "met" if size <= BYTES_GOAL else "missed"
+        print(f"{rung:12} {size} bytes a record, {first} in the first step (goal {BYTES_GOAL}: {verdict})")
 
 
 def main() -> None:
