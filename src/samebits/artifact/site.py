@@ -72,8 +72,8 @@ class Kind(StrEnum):
 
 
 OVERWRITTEN = "overwritten "
-"""What the name of a GIVEN begins with where a writer that nobody sees changed what a seen one left. It has sites of its
-own: that it happens in one run alone must not renumber what happens in both."""
+"""What the name of a GIVEN begins with where a writer that nobody sees changed what a seen one left. It has sites of
+its own: that it happens in one run alone must not renumber what happens in both."""
 
 TRACED = frozenset(
     {
