@@ -200,7 +200,7 @@ def steps_of(pipeline: Pipeline, arm: str) -> set[float]:
     shown = pipeline.verb("show", pipeline.artifact(arm).fingerprint(0), "--step", "3", "--json").stdout
     rows = [json.loads(row) for row in re.findall(r"\{[^{}]*\}", shown)]
     return {
-        row["value"] for row in rows if row["kind"] == "optimizer" and re.fullmatch(r"decoder.*\.step", row["name"])
+        row["value"] for row in rows if row.get("kind") == "optimizer" and re.fullmatch(r"decoder.*\.step", row["name"])
     }
 
 

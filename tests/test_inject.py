@@ -125,11 +125,13 @@ def test_a_shell_script_is_watched(reference: Artifact, tmp_path: Path) -> None:
 
 
 def test_the_next_sitecustomize_on_the_path_is_run_too(tmp_path: Path, reference: Artifact) -> None:
-    (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write('x')\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nopen({str(tmp_path / 'ran')!r}, 'a').write(' '.join(sys.orig_argv) + '\\n')\n"
+    )
     path = f"{tmp_path}:{commands.SOURCES}"
     artifact, ran = run(tmp_path / "arm", PYTHONPATH=path)
     assert ran.returncode == 0, ran.stderr
-    assert (tmp_path / "ran").exists()
+    assert [line for line in (tmp_path / "ran").read_text().splitlines() if "tiny.py" in line]
     assert chain(artifact) == chain(reference)
 
 
@@ -179,3 +181,11 @@ def test_an_input_of_another_digest_is_refused_before_anything_runs(tmp_path: Pa
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     _, ran = run(tmp_path / "arm", "no-such-program {save}")
     assert "samebits: command: 'no-such-program' is not on PATH" in ran.stderr
+
+
+def test_a_script_that_fails_by_itself_has_the_last_word(tmp_path: Path) -> None:
+    line = f"{LINE} --fail 2"
+    artifact, ran = run(tmp_path / "arm", line)
+    assert ran.returncode == 1
+    assert ran.stderr.rstrip().endswith("ValueError: step 2 fails")
+    assert reader.read(artifact.fingerprint(0), deep=True).seal is None

@@ -50,6 +50,8 @@ def main() -> None:
     for step, batch in enumerate(loader, 1):
         if step <= options.start:
             continue
+        if step == options.fail:
+            raise ValueError(f"step {step} fails")
         optimizer.zero_grad()
         forward(batch).square().sum().backward()
         optimizer.step()
@@ -74,6 +76,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--out", required=True)
     parser.add_argument("--load")
     parser.add_argument("--from", dest="start", type=int, default=0)
+    parser.add_argument("--fail", type=int, default=0)
     parser.add_argument("--workers", choices=("fork", "spawn"))
     for name in ("exit", "spawn", "watch", "compile"):
         parser.add_argument(f"--{name}", action="store_true")

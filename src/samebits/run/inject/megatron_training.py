@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from samebits.run.inject import batches
-from samebits.run.inject.session import InjectionError, Metrics, session
+from samebits.run.inject.session import Metrics, session
 from samebits.run.inject.torch_loop import in_rank
 from samebits.run.trace import is_quiet
 
@@ -59,7 +59,7 @@ def _watched_step(original: Callable[..., Any]) -> Callable[..., Any]:
                 _argument(args, kwargs, _MODEL), *(_argument(args, kwargs, at) for at in (_OPTIMIZER, _SCHEDULER))
             )
         if found.save_due:
-            raise InjectionError(
+            found.refuse(
                 f"samebits: step {found.next_step - 1} was not saved, checkpoint.every is "
                 f"{found.plan.recipe.checkpoint.every}; give the line --save-interval of the same number"
             )

@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -188,6 +188,9 @@ class Session:
         if self.sealed or not self.mine or self._training is None:
             return
         self.sealed = True
+        if not self.complete and hasattr(sys, "last_value"):
+            # Python has said what ended the run; nothing of ours is to stand behind that.
+            return
         try:
             self._finish(self._training)
         except BaseException:
@@ -208,6 +211,11 @@ class Session:
                 watcher.on_final(training)
             self._seal(training.clock.rows())
         print(f"samebits: rank {training.coordinates.rank} sealed", file=sys.stderr, flush=True)
+
+    def refuse(self, message: str) -> NoReturn:
+        """Raises InjectionError, and nothing is sealed where a script goes on all the same."""
+        self.broken = True
+        raise InjectionError(message)
 
     def _check(self, where: Coordinates) -> None:
         if where.world != self.plan.world:
@@ -255,6 +263,6 @@ def _seal_before_exit(of: Session) -> None:
 
     def sealed_exit(status: int) -> None:
         of.finish()
-        leave(status) if of.mine else _EXIT(status)
+        _EXIT(status)
 
     os._exit = sealed_exit  # type: ignore[assignment]

@@ -29,7 +29,7 @@ class _Calls:
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._original = torch.nn.Module.__call__
+        self._original = self._armed = torch.nn.Module.__call__
         self._compiles = False
 
     @property
@@ -52,10 +52,12 @@ class _Calls:
                 loop().computing()
             return original(module, *args, **kwargs)
 
-        self._torch.nn.Module.__call__ = call
+        self._armed = self._torch.nn.Module.__call__ = call
 
     def disarm(self) -> None:
-        self._torch.nn.Module.__call__ = self._original
+        """Leaves alone what somebody else (torch.fx while it traces) has put in its place."""
+        if self._torch.nn.Module.__call__ is self._armed:
+            self._torch.nn.Module.__call__ = self._original
 
 
 _CALLS: list[_Calls] = []
