@@ -275,13 +275,15 @@ def test_bytes_that_a_collective_brought_are_no_hidden_writers() -> None:
 
 
 def test_memory_that_is_used_again_is_not_taken_for_what_it_was() -> None:
-    origins, freed = Origins(), torch.ones(4)
-    place = placed(freed)[1]
-    origins.leave(freed, place, (1, 2))
-    assert origins.known(freed, place) == (1, 2)
-    del freed
-    # Without care one of these has the identity of the freed one: an allocator gives back what it got last.
-    assert [origins.known(torch.ones(4), place) for _ in range(100)] == [None] * 100
+    origins, freed = Origins(), [torch.ones(4) for _ in range(5000)]
+    place = placed(freed[0])[1]
+    for tensor in freed:
+        origins.leave(tensor, place, (1, 2))
+    assert [origins.known(tensor, place) for tensor in freed] == [(1, 2)] * 5000
+    del freed, tensor
+    # Without care some of these have the identity of a freed one: an allocator gives back what it got.
+    made = [torch.ones(4) for _ in range(5000)]
+    assert [origins.known(tensor, place) for tensor in made] == [None] * 5000
 
 
 def test_a_view_says_which_view_it_is_and_reads_nothing() -> None:
@@ -400,13 +402,18 @@ def test_threads_that_are_traced_write_whole_records() -> None:
             for _ in range(200):
                 torch.ones(16) + 1
 
-    with Inside().step() as seen:
-        mode = _get_current_dispatch_mode()
-        threads = [threading.Thread(target=work, args=(mode,)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with Inside().step() as seen:
+            mode = _get_current_dispatch_mode()
+            threads = [threading.Thread(target=work, args=(mode,)) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     assert len(seen.of("aten.add.Tensor")) == 600
     assert not seen.of("before aten.add.Tensor", Kind.GIVEN)
 
