@@ -198,10 +198,13 @@ def test_the_step_that_megatrons_distributed_optimizer_shares_on_load_is_found(
 def steps_of(pipeline: Pipeline, arm: str) -> set[float]:
     """That the optimizer counts for its parameters, after step 3."""
     shown = pipeline.verb("show", pipeline.artifact(arm).fingerprint(0), "--step", "3", "--json").stdout
-    rows = [json.loads(row) for row in re.findall(r"\{[^{}]*\}", shown)]
-    return {
-        row["value"] for row in rows if row.get("kind") == "optimizer" and re.fullmatch(r"decoder.*\.step", row["name"])
-    }
+    decoder, rows, at = json.JSONDecoder(), [], 0
+    while at < len(shown.rstrip()):
+        row, at = decoder.raw_decode(shown, at)
+        rows.append(row)
+        at += len(shown[at:]) - len(shown[at:].lstrip())
+    names = re.compile(r"decoder.*\.step")
+    return {float(row["record"]["value"]) for row in rows if names.fullmatch(row["name"])}
 
 
 def test_a_line_that_drops_the_injection_fails_loudly(tmp_path: Path, sources: Path) -> None:
