@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import commands
+from samebits.artifact import conditions
 from samebits.artifact.folder import Artifact
 from samebits.command import filled
 from samebits.launch import line, step
 from samebits.launch.step import Meeting, Stage
+from samebits.run import unrest
 from samebits.run.inject import start
 
 
@@ -91,3 +94,8 @@ def test_a_reference_that_saved_nothing_is_told(tmp_path: Path) -> None:
     assert "left no checkpoint" in line.settle(artifact, plan, ())
     (artifact.own_checkpoints / "step-2.pt").touch()
     assert line.settle(artifact, plan, ()) == ""
+
+
+def test_data_that_the_line_draws_by_itself_are_not_said_to_be_drawn_ahead(tmp_path: Path) -> None:
+    unrest.DrawnAhead(0, tmp_path).on_start(SimpleNamespace(sampler=None))  # type: ignore[arg-type]
+    assert [(note.stressor, note.in_force) for note in conditions.read(tmp_path)] == [("loader-threads", False)]

@@ -111,6 +111,8 @@ class DrawnAhead(Watcher):
         self._artifact = artifact
 
     def on_start(self, training: Training) -> None:
-        training.sampler.draw_ahead(LOADER_THREADS)
-        how = f"{LOADER_THREADS} threads draw the data ahead"
-        note(self._artifact, Condition("loader-threads", self._rank, True, how))
+        ours = training.sampler is not None
+        if ours:
+            training.sampler.draw_ahead(LOADER_THREADS)
+        how = f"{LOADER_THREADS} threads draw the data ahead" if ours else "a launch line of one's own draws its data"
+        note(self._artifact, Condition("loader-threads", self._rank, ours, how))
