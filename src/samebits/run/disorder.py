@@ -76,7 +76,7 @@ class Disorder(Watcher):
         elif self._fault.kind == "combine-order":
             self._change_combine(*self._module("mlp"))
         elif self._fault.kind == "update-order":
-            self._change_norm(training.optimizer)
+            self._change_update(training.optimizer)
 
     def on_step_begin(self, training: Training) -> None:
         self._on = self._strikes and self._here(training)
@@ -159,20 +159,20 @@ class Disorder(Watcher):
 
         module.combine = combine
 
-    def _change_norm(self, optimizer: Any) -> None:
-        for part in getattr(optimizer, "chained_optimizers", [optimizer]):
-            part.get_grad_norm = self._norm(part, part.get_grad_norm)
+    def _change_update(self, optimizer: Any) -> None:
+        """The gradient of the first parameter, once gradients are ready to be stepped with."""
+        first = (getattr(optimizer, "chained_optimizers", None) or [optimizer])[0]
+        original = optimizer.prepare_grads
 
-    def _norm(self, optimizer: Any, original: Callable[[], Any]) -> Callable[[], Any]:
-        def get_grad_norm() -> Any:
-            norm = original()
-            if not self._on:
-                return norm
-            self._note(Site(Phase.UPDATE, Kind.OP, _OP, type(optimizer).__name__))
-            parts = torch.linspace(0.5, 1.5, 64) * norm
-            return float(chance.disordered(parts).mean())
+        def prepare_grads() -> Any:
+            found = original()
+            if self._on:
+                self._note(Site(Phase.UPDATE, Kind.OP, _OP, type(first).__name__))
+                gradient = first.get_parameters()[0].grad
+                gradient.copy_(chance.disordered(gradient))
+            return found
 
-        return get_grad_norm
+        optimizer.prepare_grads = prepare_grads
 
     def _below_collectives(self) -> None:
         """The first all-reduce of numbers in the step gives this rank another result."""
