@@ -1,5 +1,5 @@
-"""Two streams for `pytest -n 2`: what waits for a cluster, and all else. One machine has one cluster, and real ranks of
-two tests at once would disturb each other."""
+"""Streams for `pytest -n 2`: what waits for a cluster, what measures or is quick, and runs of real ranks that only take
+long. One machine has one cluster, and of the rest no two that start ranks should disturb each other."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 _SLURM = Path(__file__).parent / "slurm"
+_RUNS = ("tests/faults/", *(f"tests/test_{name}.py" for name in ("boundary_runs", "commands", "inject", "stress_runs")))
+"""Taken by the worker that has nothing left of its own."""
 
 
 class _Streams(LoadScopeScheduling):
     """Not --dist loadgroup, which pytest 9.2 and xdist 3.8 do not do together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "slurm" if nodeid.startswith("tests/slurm/") else "here"
+        if nodeid.startswith("tests/slurm/"):
+            return "slurm"
+        return "runs" if nodeid.startswith(_RUNS) else "here"
 
 
 @pytest.hookimpl(optionalhook=True)
