@@ -23,7 +23,8 @@ $(STAMP): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --ignore-requires-python \
-		--target .venv/$(MEGATRON_LM) --upgrade $(subst -0,==0,$(MEGATRON_LM))
+		--target .venv/$(MEGATRON_LM) --upgrade $(subst -0,==0,$(MEGATRON_LM)) \
+		|| echo '$(MEGATRON_LM) cannot be installed here: tests that need megatron.training will be skipped'
 	@touch $@
 
 demo: setup ## prove the smoke recipe on this machine: every arm, the report, the verdict
