@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import artifacts
-from samebits.artifact.site import Form, Kind, Phase
+from samebits.artifact.site import Flag, Form, Kind, Phase
 from samebits.judge.judgement import Symptom
 from samebits.judge.locate import Located, Untraced
 from traced import call, collective, given, located, on, op, other, received, sent
@@ -237,6 +239,94 @@ def test_data_that_was_read_differs_before_any_operation() -> None:
     assert (place(result)[:2], result.symptom) == (("batch", "tokens"), Symptom.DATA)
 
 
+def test_bytes_that_a_hidden_writer_left_do_not_blame_the_call_in_which_they_are_read() -> None:
+    bytes_ = given("overwritten before aten.mm.default", "layer/Scaled.backward", key=5)
+    whole = call("Scaled.backward", "layer", key=6, source=6)
+    result = found([MM, whole], [MM, bytes_, other(whole)])
+    assert place(result)[:2] == ("given", "overwritten before aten.mm.default")
+
+
+def test_of_calls_inside_each_other_the_outermost_with_equal_inputs_is_named() -> None:
+    inside = op("aten.slice.Tensor", "layer/Outer.forward/Inner.forward", key=4, source=4)
+    moved = op("aten.slice.Tensor", "layer/Outer.forward/Inner.forward", key=5, source=5)
+    inner, outer = call("Inner.forward", "layer/Outer.forward", key=6, source=6), call("Outer.forward", "layer", key=7)
+    result = found([MM, inside, inner, outer], [MM, moved, other(inner), other(outer)])
+    assert place(result)[:2] == ("call", "Outer.forward")
+    fed = call("Outer.forward", "layer", key=8, source=8)
+    result = found([MM, inside, inner, outer], [MM, moved, other(inner), fed])
+    assert place(result)[:2] == ("call", "Inner.forward")
+
+
+def test_a_call_is_named_in_the_phase_in_which_it_went_another_way() -> None:
+    def again(entry):
+        return dataclasses.replace(entry, site=dataclasses.replace(entry.site, phase=Phase.BACKWARD))
+
+    inside = op("aten.slice.Tensor", "layer/Split.forward", key=4, source=4)
+    moved = op("aten.slice.Tensor", "layer/Split.forward", key=5, source=5)
+    whole = call("Split.forward", "layer", key=6, source=6)
+    usual = [inside, whole, again(inside), again(whole)]
+    result = found(usual, [inside, whole, again(moved), again(other(whole))])
+    assert result.cause is not None
+    assert (result.cause.name, result.cause.phase) == ("Split.forward", "backward")
+
+
+def test_a_collective_that_was_given_something_else_is_not_told_to_have_changed_it() -> None:
+    """Its inputs differ, and nothing recorded made that: a hidden writer before it."""
+    reduced = collective("0-1", key=4, source=4)
+    fed = collective("0-1", key=5, source=5)
+    result = located(lambda _: [MM, reduced], lambda rank: [MM, fed] if rank else [MM, other(reduced)])
+    assert isinstance(result, Located)
+    assert (result.origins[0].ranks, result.receivers, result.symptom) == ("1", "0", Symptom.KERNEL)
+    assert "its inputs differ already" in result.why
+
+
+def test_a_collective_too_many_on_all_ranks_is_control_flow() -> None:
+    more, usual = collective("0-1", key=9, source=9), collective("0-1", key=4, source=4)
+    result = located(lambda _: [MM, usual], lambda _: [MM, more, usual])
+    assert isinstance(result, Located)
+    assert result.symptom is Symptom.CONTROL_FLOW
+
+
+def test_a_collective_whose_inputs_were_not_all_read_is_not_named() -> None:
+    reduced = collective("0-1", key=4, source=4)
+    reduced = dataclasses.replace(reduced, flags=reduced.flags | Flag.PARTIAL)
+    result = located(lambda _: [MM, reduced], lambda _: [MM, other(reduced)])
+    assert isinstance(result, Located)
+    assert result.cause is None
+
+
+def test_a_receiver_of_a_tensor_of_another_shape_is_a_receiver() -> None:
+    sent_ = [collective("0-2", key=4, source=4, name="all_to_all_single")]
+    fed = collective("0-2", key=5, source=5, name="all_to_all_single")
+    other_shape = dataclasses.replace(other(sent_[0]), form=Form("float32", (2, 8)))
+    result = located(lambda _: [MM, *sent_], lambda rank: [MM, other_shape] if rank else [other(MM), fed], world=3)
+    assert isinstance(result, Located)
+    assert (result.origins[0].ranks, result.receivers, place(result)[1]) == ("0", "1-2", "aten.mm.default")
+
+
+def test_a_functional_collective_that_waits_makes_no_rank_an_origin() -> None:
+    wait = op("_c10d_functional.wait_tensor.default", key=4, source=4)
+    result = located(lambda _: [MM, wait], lambda rank: [MM, other(wait)] if rank else [other(MM), other(wait)])
+    assert isinstance(result, Located)
+    assert (result.origins[0].ranks, place(result)[1]) == ("0", "aten.mm.default")
+
+
+def test_two_operations_in_another_order_are_no_operation_too_many() -> None:
+    first, second = op("aten.add.Tensor", key=1, source=1), op("aten.add.Tensor", key=2, source=2)
+    result = found([MM, first, second], [MM, second, first])
+    assert "only the" not in result.why
+
+
+def test_an_untraced_sender_is_asked_for_where_origins_only_found_something() -> None:
+    late = op("before aten.add.Tensor", "AdamW", key=5, source=None, kind=Kind.GIVEN, phase=Phase.UPDATE)
+    reduced = collective("1-2", key=4, source=4)
+    usual = {0: [MM, late], 1: [MM, reduced, late]}
+    broken = {0: [MM, other(late)], 1: [MM, other(reduced), late]}
+    result = located(lambda rank: usual.get(rank, []), lambda rank: broken.get(rank, []), world=3, traced=[0, 1])
+    assert isinstance(result, Located)
+    assert result.unseen == {2}
+
+
 # what the ranks suggest
 
 
@@ -254,6 +344,20 @@ def test_the_pattern_over_ranks_is_said(ranks: set[int], says: str) -> None:
     result = located(lambda _: USUAL, lambda rank: [other(MM), ADD, SUM] if rank in ranks else USUAL, world=3)
     assert isinstance(result, Located)
     assert result.pattern.startswith(says)
+
+
+def test_the_pattern_is_of_the_ranks_that_part_at_the_named_place() -> None:
+    result = located(lambda _: USUAL, lambda rank: [MM, ADD, other(SUM)] if rank else [other(MM), ADD, SUM], world=3)
+    assert isinstance(result, Located)
+    assert result.pattern.startswith("Ranks 1-2 of 3")
+
+
+@pytest.mark.parametrize(
+    "name", ["aten.silu.default", "aten.tanh.default", "aten.addcmul.default", "aten.pow.Tensor_Scalar"]
+)
+def test_what_a_vectorised_kernel_may_round_otherwise_can_be_named(name: str) -> None:
+    able = op(name, key=7, source=7)
+    assert place(found([MM, able], [MM, other(able)]))[1] == name
 
 
 def test_the_table_tells_which_cells_differ() -> None:

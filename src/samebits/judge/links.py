@@ -16,6 +16,8 @@ from samebits.judge.pairing import Pairing
 from samebits.judge.records import Item, RankRecords
 from samebits.judge.trail import Beside, Trail
 
+_FUNCTIONAL = ("_c10d_functional.", "_c10d_functional_autograd.", "_dtensor.")
+
 
 class Source(StrEnum):
     """Where a rank's first difference comes from. OWN: from the rank. RECEIVED: from other ranks. SHARED: the
@@ -48,17 +50,17 @@ class Links:
 
     def of(self, rank: int, item: Item) -> Link:
         """Of a rank's first difference."""
-        if item.site.kind is Kind.GIVEN:
-            return Link(Source.FOUND)
-        if item.lone or not item.same_form or item.site.kind is Kind.BATCH:
-            return Link(Source.OWN)
-        if item.same_input is False:
-            return Link(Source.OWN if item.site.kind is Kind.OP else Source.FOUND)
-        if item.site.kind is Kind.COLLECTIVE:
+        kind = item.site.kind
+        if kind is Kind.COLLECTIVE and self._came_in(item):
             return self._of_collective(rank, item)
-        if item.site.kind is Kind.RECEIVE:
+        if kind is Kind.RECEIVE and self._came_in(item):
             return self._of_message(rank, item)
-        return Link(Source.OWN if item.site.kind in TRACED else Source.FOUND)
+        return Link(Source.OWN if _made_here(item) else Source.FOUND)
+
+    @staticmethod
+    def _came_in(item: Item) -> bool:
+        """Whether both arms had it, and what this rank put in is not known to differ."""
+        return not item.lone and item.same_input is not False
 
     def _of_collective(self, rank: int, item: Item) -> Link:
         number = self._trails[rank].ordinal(item)
@@ -69,7 +71,7 @@ class Links:
         differing = {member for member, found in beside.items() if found is not None and found.same_input is False}
         if differing:
             return Link(Source.RECEIVED, frozenset(differing))
-        if missing := {member for member, found in beside.items() if found is None}:
+        if missing := {member for member, found in beside.items() if found is None or found.partial}:
             return Link(Source.UNSEEN, frozenset(missing))
         return Link(Source.SHARED, frozenset({rank, *members}))
 
@@ -97,6 +99,19 @@ class Links:
             records = RankRecords(self._pairing, rank)
             self._trails[rank] = Trail(records.compare(self._pairing.pairs[self._at]))
         return self._trails[rank]
+
+
+def _made_here(item: Item) -> bool:
+    """Whether what differs was done by this rank, as far as its own record tells."""
+    site = item.site
+    if site.kind is Kind.GIVEN or (site.kind is Kind.OP and site.name.startswith(_FUNCTIONAL)):
+        # A collective as an operation: what other ranks gave is no input of it here.
+        return False
+    if item.lone or not item.same_form or site.kind is Kind.BATCH:
+        return True
+    if item.same_input is False:
+        return site.kind is Kind.OP
+    return site.kind in TRACED
 
 
 def is_traced(pairing: Pairing, rank: int, at: int, rung: str = "boundary") -> bool:

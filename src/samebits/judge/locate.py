@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from samebits.artifact import stacks
+from samebits.artifact.header import Coordinates
 from samebits.artifact.ranks import ranks_text
 from samebits.artifact.site import TRACED, Flag, Kind, Site
 from samebits.judge import divergence, naming, nature
@@ -66,12 +67,11 @@ def locate(pairing: Pairing) -> Located | Untraced | None:
     if not all(is_traced(pairing, rank, at, "op") for rank in origins):
         pair = pairing.pairs[at]
         return Untraced(pair.step, pair.moment.name.lower(), frozenset(here))
-    return _located(found, here, {rank: links[rank] for rank in origins})
+    return _located(found, here, links, origins)
 
 
-def _located(found: Search, here: Mapping[int, First], links: Mapping[int, Link]) -> Located:
-    """links: of the origins."""
-    named = {rank: _named(found, here[rank], link) for rank, link in links.items()}
+def _located(found: Search, here: Mapping[int, First], links: Mapping[int, Link], origins: frozenset[int]) -> Located:
+    named = {rank: _named(found, here[rank], links[rank]) for rank in origins}
     groups = _groups(named)
     first = here[groups[0][0]]
     chosen, trail = named[first.rank], _trail(first)
@@ -86,12 +86,28 @@ def _located(found: Search, here: Mapping[int, First], links: Mapping[int, Link]
         inputs=trail.inputs_at(chosen.only, chosen.row) if chosen.row is not None else None,
         before=_before(trail, first),
         origins=tuple(_origin(ranks, named[ranks[0]]) for ranks in groups),
-        receivers=ranks_text(rank for rank in here if rank not in links),
-        pattern=pattern(links, {file.rank: file.coordinates for file in found.pairing.reference.manifest.ranks}),
+        receivers=ranks_text(rank for rank in here if rank not in origins),
+        pattern=pattern(groups[0], _places(found.pairing, first.at)),
         cells=tuple(_cells(trail, chosen)),
         around=tuple(_around(trail, chosen)),
-        unseen=frozenset(rank for link in links.values() if link.source is Source.UNSEEN for rank in link.ranks),
+        unseen=_unseen(links, origins),
     )
+
+
+def _places(pairing: Pairing, at: int) -> dict[int, Coordinates]:
+    """Of the ranks that were traced: of others it is not known whether they part."""
+    return {
+        file.rank: file.coordinates
+        for file in pairing.reference.manifest.ranks
+        if is_traced(pairing, file.rank, at, "op")
+    }
+
+
+def _unseen(links: Mapping[int, Link], origins: frozenset[int]) -> frozenset[int]:
+    """None where an origin made the difference for sure."""
+    if any(links[rank].source in (Source.OWN, Source.SHARED) for rank in origins):
+        return frozenset()
+    return frozenset(rank for link in links.values() if link.source is Source.UNSEEN for rank in link.ranks)
 
 
 def _named(found: Search, first: First, link: Link) -> Named:

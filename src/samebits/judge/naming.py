@@ -57,20 +57,25 @@ def name(trail: Trail, item: Item, link: Link) -> Named:
 
 
 def _call_around(case: _Case) -> Named | None:
-    """Inside a call with equal inputs other steps were taken, or other bytes appeared: the call did it."""
+    """Inside a call with equal inputs other steps were taken: the call did it. Of calls inside each other, the
+    outermost whose inputs are equal. Bytes that somebody else may have left before it began are no step of its own."""
     parted = case.item.lone or not case.item.same_form or case.item.same_input is False
-    if not (parted or case.site.kind is Kind.GIVEN):
+    if not parted or case.site.kind is Kind.GIVEN:
         return None
-    scope, slash, call = case.site.scope.rpartition("/")
-    if not slash:
-        return None
-    found = _enclosing(case, call, scope)
-    if found is None:
-        return None
-    occurrence, row = found
-    site = next(site for site in case.trail.reference.file.sites if _is(site, call, scope))
-    why = "its inputs are equal, what it does inside is not"
-    return Named(Symptom.KERNEL, why, site, occurrence, row, refused=f"{case.site.name}, inside it")
+    named, (scope, slash, call) = None, case.site.scope.rpartition("/")
+    while slash:
+        if found := _enclosing(case, call, scope):
+            occurrence, row = found
+            why = f"its inputs are equal, what it does inside is not{_kept(call)}"
+            site = case.trail.reference.site(row)
+            named = Named(Symptom.KERNEL, why, site, occurrence, row, refused=f"{case.site.name}, inside it")
+        scope, slash, call = scope.rpartition("/")
+    return named
+
+
+def _kept(call: str) -> str:
+    """What a function of autograd kept for its backward pass, beside tensors, is not looked at."""
+    return ", or what its forward pass kept" if call.endswith(".backward") else ""
 
 
 def _enclosing(case: _Case, call: str, scope: str) -> tuple[int, int] | None:
@@ -122,7 +127,7 @@ def _shared(case: _Case) -> Named | None:
     if case.site.kind is Kind.COLLECTIVE:
         why = "what every member put in is equal, what came out is not"
         if case.link.source is Source.UNSEEN:
-            why = "what this rank put in is equal; other members were not traced"
+            why = "what this rank put in is equal; what others put in was not, or not all, traced"
         return case.itself(Symptom.COLLECTIVE, why)
     if case.site.kind is Kind.RECEIVE:
         why = "what was sent is equal, what was received is not"
@@ -176,12 +181,12 @@ def _computes(case: _Case) -> Named:
 _RULES: tuple[Callable[[_Case], Named | None], ...] = (
     _call_around,
     _control_flow,
-    _shared,
     _shifted,
     _other_inputs,
+    _partial,
+    _shared,
     _given,
     _random,
-    _partial,
     _fixed,
     _computes,
 )

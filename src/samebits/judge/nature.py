@@ -35,21 +35,22 @@ _MOVES = _words(
     view _unsafe_view reshape slice select narrow split split_with_sizes chunk unbind transpose t permute
     unsqueeze squeeze expand alias detach as_strided diagonal clone copy _to_copy contiguous cat stack fill zero
     zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full arange lift_fresh flip roll repeat
-    movedim unfold slice_backward select_backward index_select gather embedding tril triu triu_indices
-    tril_indices eye scalar_tensor _reshape_alias masked_fill where _local_scalar_dense constant_pad_nd pad
-    view_as_real view_as_complex real imag resize
+    movedim unfold slice_backward select_backward slice_scatter select_scatter index _unsafe_index index_select take
+    gather embedding tril triu triu_indices tril_indices eye scalar_tensor _reshape_alias masked_fill masked_select
+    nonzero where _local_scalar_dense constant_pad_nd pad view_as_real view_as_complex real imag resize
     """
 )
-_POINTWISE = _words(
+_ROUNDED = _words(
     """
-    add sub rsub mul div neg abs sign reciprocal sqrt rsqrt pow exp expm1 log log1p log2 sin cos tan tanh sigmoid
-    erf relu gelu silu softplus leaky_relu elu hardtanh clamp clamp_min clamp_max maximum minimum floor ceil round
-    trunc frac remainder fmod floor_divide true_divide addcmul addcdiv lerp eq ne lt le gt ge isnan isinf isfinite
-    logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor bitwise_not
-    bitwise_left_shift atan2 square tanh_backward sigmoid_backward gelu_backward silu_backward threshold_backward
-    threshold native_dropout_backward hardtanh_backward leaky_relu_backward softplus_backward nan_to_num
+    add sub rsub mul div neg abs sign sgn reciprocal sqrt square relu leaky_relu hardtanh clamp clamp_min clamp_max
+    maximum minimum fmax fmin floor ceil round trunc frac remainder fmod floor_divide true_divide copysign eq ne lt le
+    gt ge isnan isinf isfinite logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_xor
+    bitwise_not bitwise_left_shift bitwise_right_shift threshold_backward threshold native_dropout_backward
+    hardtanh_backward leaky_relu_backward nan_to_num
     """
 )
+"""Each element by one correctly rounded operation, whatever the kernel. Not `exp`, `tanh`, `silu` and the like, nor
+what multiplies and adds at once: a vectorised kernel and its scalar tail may round those otherwise."""
 
 
 def base(name: str) -> str | None:
@@ -71,5 +72,5 @@ def is_random(name: str) -> bool:
 
 
 def is_fixed(name: str) -> bool:
-    """Moves elements, or computes each one from a fixed few: equal inputs cannot give two results."""
-    return base(name) in _MOVES | _POINTWISE
+    """Moves elements, or computes each by one rounded operation: equal inputs cannot give two results."""
+    return base(name) in _MOVES | _ROUNDED

@@ -22,6 +22,8 @@ class Beside:
     candidate: int | None
     same_input: bool | None
     same_output: bool
+    partial: bool = False
+    """Whether an input was too large to be read, in either arm."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ class Trail:
         same = bool((ours["output"] == theirs["output"]).all()) and self.reference.form(row) == self.candidate.form(
             other
         )
-        return Beside(row, other, bool(ours["input"] == theirs["input"]) if known else None, same)
+        partial = bool(int(ours["flags"] | theirs["flags"]) & Flag.PARTIAL)
+        return Beside(row, other, bool(ours["input"] == theirs["input"]) if known else None, same, partial)
 
     def sites_before(self, item: Item) -> Iterator[Site]:
         """Of the records that happened before, the nearest first; all are equal where the item is the first one."""
@@ -96,8 +99,13 @@ class Trail:
         """The arm whose next record of this kind, name and scope is what this one is in the other arm."""
         sides = (self.reference, item.reference), (self.candidate, item.candidate)
         arms: tuple[Arm, Arm] = ("reference", "candidate")
-        for arm, (side, row), (other, there) in zip(arms, sides, reversed(sides), strict=True):
-            following = next((one for one in _rows(side, _identity(item.site)) if row is not None and one > row), None)
+        rows = [list(_rows(side, _identity(item.site))) for side, _ in sides]
+        for arm, (side, row), (other, there), own, others in zip(
+            arms, sides, reversed(sides), rows, reversed(rows), strict=True
+        ):
+            if len(own) <= len(others):
+                continue
+            following = next((one for one in own if row is not None and one > row), None)
             if following is not None and there is not None and _equal(side, following, other, there):
                 return arm
         return None

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from samebits.artifact.folder import Artifact
 from samebits.artifact.ranks import ranks_of, ranks_text
+from samebits.artifact.site import Kind
 from samebits.judge import account
 from samebits.judge.account import Search, Subject
 from samebits.judge.arm import load
@@ -73,6 +74,7 @@ class _Chase:
         }
         self._aim = Aim(subject.divergence.step, with_peers(first, self._places))
         self._search = Search()
+        self._first_step = 1
 
     def run(self) -> Finding:
         last = "no pair was run"
@@ -81,22 +83,34 @@ class _Chase:
             if isinstance(made, Finding):
                 return made
             located = locate(made)
-            if isinstance(located, Located) and not self._is_open(located):
+            if isinstance(located, Located) and not self._is_open(located) and not self._is_inherited(located):
                 return account.found(self._subject, self._search, located)
             if located is None:
                 self._search = dataclasses.replace(self._search, agreed=self._search.agreed + 1)
                 self._hunt.echo.line(f"pair {number} of {self._hunt.tries}: agrees")
-            elif not self._aim_again(located):
+                continue
+            last = self._why(located)
+            if not self._aim_again(located):
                 return account.not_traced(self._subject, self._search, last)
-            else:
-                last = account.reason_of(located) if isinstance(located, Untraced) else "only receivers were traced"
-        if self._search.agreed:
+        if self._search.agreed == self._search.tries:
             return account.not_reproduced(self._subject, self._search)
-        return account.not_traced(self._subject, self._search, last)
+        agreed = f"; {self._search.agreed} of {self._search.tries} pairs agreed" if self._search.agreed else ""
+        return account.not_traced(self._subject, self._search, f"{last}{agreed}")
+
+    def _why(self, located: Located | Untraced) -> str:
+        if isinstance(located, Untraced):
+            return account.reason_of(located)
+        return "bytes differ that an earlier step left" if self._is_inherited(located) else "only receivers were traced"
 
     def _is_open(self, located: Located) -> bool:
         """Whether ranks that were not traced may have brought it."""
         return bool(located.unseen) and set(self._aim.ranks) != set(self._places)
+
+    def _is_inherited(self, located: Located) -> bool:
+        """Whether bytes that differ were there before the first step that was traced: an earlier one made them."""
+        low = self._aim.window[0]
+        found = located.cause is not None and located.cause.kind == Kind.GIVEN
+        return found and located.step == low and low > self._first_step
 
     def _aim_again(self, located: Located | Untraced) -> bool:
         """At the step where the pair parted, with more ranks. False where that is no other aim."""
@@ -105,6 +119,8 @@ class _Chase:
             if located.moment != "step":
                 return False
             step, more = located.step, located.ranks
+        elif self._is_inherited(located):
+            step, more = located.step, frozenset[int]()
         else:
             step, more = before.step, located.unseen
         wider = with_peers({*before.ranks, *more}, self._places)
@@ -122,6 +138,7 @@ class _Chase:
         folder = self._hunt.folder / str(number)
         artifacts = Artifact(folder / "reference"), Artifact(folder / "candidate")
         plans = pair(*self._plans, self._kept, aim, number)
+        self._first_step = max(plan.first_step for plan in plans)
         for plan, artifact in zip(plans, artifacts, strict=True):
             self._run(plan, artifact)
         self._search = dataclasses.replace(

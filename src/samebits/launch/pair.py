@@ -10,6 +10,7 @@ from samebits import arms
 from samebits.artifact.folder import Artifact
 from samebits.artifact.header import Coordinates
 from samebits.plan import Plan
+from samebits.questions import Capture
 from samebits.sections import CommandRecipe
 
 ALL_RANKS = 16
@@ -19,10 +20,15 @@ _AXES = ("tensor", "pipeline", "data", "context")
 
 @dataclass(frozen=True)
 class Aim:
-    """What is traced: one step, on these ranks."""
+    """What is traced: a step, and the one before it, on these ranks. Where arms recorded less than their whole state, a
+    difference is seen first in the step behind the one that made it."""
 
     step: int
     ranks: tuple[int, ...]
+
+    @property
+    def window(self) -> tuple[int, int]:
+        return max(1, self.step - 1), self.step
 
 
 def pair(reference: Plan, candidate: Plan, kept: Artifact, aim: Aim, number: int) -> tuple[Plan, Plan]:
@@ -50,9 +56,9 @@ def _last_checkpoint(reference: Plan, candidate: Plan, kept: Artifact, step: int
 
 def _leg(plan: Plan, arm: str, restore: tuple[int, str] | None, aim: Aim) -> Plan:
     recipe = plan.recipe
-    capture = dataclasses.replace(
-        recipe.capture, rung="op", every=1, windows=((aim.step, aim.step),), ranks=tuple(sorted(aim.ranks))
-    )
+    ranks = tuple(sorted(aim.ranks))
+    # Whole tensors: what was not read can neither be cleared nor blamed.
+    capture = Capture(rung="op", windows=(aim.window,), ranks=ranks)
     return dataclasses.replace(
         plan,
         arm=arm,

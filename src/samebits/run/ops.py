@@ -24,17 +24,28 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from samebits.artifact.site import Kind, Phase, Site
 from samebits.run.ledger import Ledger, is_readable, site_of
 from samebits.run.nodes import Nodes
 from samebits.run.scopes import Scopes
-from samebits.run.signatures import ALIAS, NOT_ATEN, UNINITIALISED, Role, Signature, signature_of
+from samebits.run.signatures import ALIAS, NOT_ATEN, Role, Signature, signature_of
 from samebits.run.texts import form_text, plain_text
 from samebits.run.trace import Trace, is_quiet
 
 NOT_WAITED_FOR, SUBCLASS, FAKE = "non-blocking", "subclass", "fake"
+_NEW = ("empty", "new_empty")
+"""Beginnings of names of what asks for memory and fills nothing; `set_` and `resize_` may keep what is there."""
+
+
+class TracingError(RuntimeError):
+    """Operations of a step that were not seen."""
 
 
 class Operations:
@@ -52,7 +63,19 @@ class Operations:
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
+        """Raises TracingError where the program's own modes have taken ours off the stack: operations were not seen."""
+        modes = _get_current_dispatch_mode_stack()
+        if self._mode not in modes:
+            raise TracingError(
+                "rung op: a torch dispatch mode of the program (a FLOP counter, a debug mode) was entered before this "
+                "step and left inside it: operations were not seen; leave it between steps, or take another rung"
+            )
+        above = modes[modes.index(self._mode) + 1 :]
+        for _ in above:
+            _pop_mode()
         self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        for mode in above:
+            _push_mode(mode)
 
     def skip(self, reason: str) -> None:
         self._ledger.skip(reason)
@@ -96,7 +119,7 @@ class Operations:
             self._nodes.met(site_of(self._trace.phase, Kind.OP, str(function), self._scopes.scope))
         self._ledger.skip(reason)
         result = function(*args, **kwargs)
-        if reason == UNINITIALISED and isinstance(result, torch.Tensor):
+        if function.__name__.startswith(_NEW) and isinstance(result, torch.Tensor):
             self._ledger.make_blank(result)
         return result
 

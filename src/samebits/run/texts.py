@@ -5,7 +5,10 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import torch
+
+from samebits.run.digest import digest_bytes
 
 
 def form_text(tensor: torch.Tensor) -> str:
@@ -26,7 +29,15 @@ def plain_text(value: Any) -> str:
         return f"[{','.join(map(plain_text, value))}]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{plain_text(key)}:{plain_text(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, np.ndarray):
+        return _array_text(value)
     return form_text(value) if isinstance(value, torch.Tensor) else _single_text(value)
+
+
+def _array_text(value: np.ndarray[Any, Any]) -> str:
+    """Of objects by their type: they may hold addresses."""
+    known = f"{value.dtype}{value.shape}"
+    return known if value.dtype.hasobject else f"{known}{digest_bytes(value)}"
 
 
 def _single_text(value: Any) -> str:
