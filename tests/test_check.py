@@ -201,6 +201,34 @@ def test_what_was_still_in_flight_is_not_missing(tmp_path: Path, monkeypatch: py
     assert found(checked)["messages"].checked == 8 * layered.STEPS - 2
 
 
+def test_a_call_in_flight_hides_no_other_call_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = {"type": "in-flight", "rank": 1, "step": STEP, "name": "all_reduce [ranks 0-1]", "count": 1}
+
+    def lost(at: At, entries: list[Entry]) -> list[Entry]:
+        calls = [index for index, entry in enumerate(entries) if entry.item == "collective:all_reduce"]
+        missing = calls[-1:] if (at.rank, at.step, at.moment) == (1, STEP, Moment.STEP) else []
+        return [entry for index, entry in enumerate(entries) if index not in missing]
+
+    wrong = altered("collective:all_reduce", rank=1, step=STEP)
+    checked = check(layered.written(tmp_path / "a", monkeypatch, lost, wrong, notes=[note]))
+    assert checked.verdict == "fail"
+    assert set(broken(checked)) == {"all-reduce"}
+
+
+def test_replicas_that_read_the_same_samples_in_another_order_are_named_where_data_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def repeated_and_turned(at: At, entries: list[Entry]) -> list[Entry]:
+        """Every rank reads rank 0's micro-batches of step 1, at every step; ranks of the other replica backwards."""
+        plain = layered.contents(At(0, Moment.STEP, 1, "state"), [])
+        read = [entry for entry in plain if entry.item == "batch:tokens"]
+        turned = iter(read[::-1] if at.rank in (2, 3, 6, 7) else read)
+        return [next(turned) if entry.item == "batch:tokens" else entry for entry in entries]
+
+    places = broken(check(layered.written(tmp_path / "a", monkeypatch, repeated_and_turned, notes=[])))
+    assert set(places) == {"samples"}
+
+
 def test_at_rung_state_what_ranks_hand_on_is_not_checked_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,9 +148,9 @@ def test_the_pipeline_ends_in_a_report_whose_first_line_is_the_cause(tmp_path: P
     own = Arms(tmp_path / "results")
     for arm in ("reference", "twin-1"):
         own.run(recipe, arm, arm, Fault(kind="random-split", rank=1, step=STEP))
-    (finding,) = of_recipe(path, own.results, Request())
+    (finding,), _ = of_recipe(path, own.results, Request())
     assert_is_the_planted(finding, load(own.results / "small" / "arms" / "twin-1").certified)
-    assert of_recipe(path, own.results, Request()) == [finding], "kept, not hunted again"
+    assert of_recipe(path, own.results, Request()) == ([finding], "fail"), "kept, not hunted again"
     judgement = judge(recipe, own.results)
     assert (judgement.verdict, judgement.findings) == ("fail", (finding,))
     assert f"call SplitGemm.forward in {finding.cause and finding.cause.scope}" in judgement.headline

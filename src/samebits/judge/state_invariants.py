@@ -177,12 +177,14 @@ class Samples:
         meaning = "data-parallel replicas read different samples"
         self._apart = Tally("samples", meaning, "no two replicas recorded a batch")
         self._read: dict[tuple[Place, int, int], tuple[int, list[tuple[int, int, int]]]] = {}
+        self._named_otherwise = False
 
     def see(self, rank: RankRows) -> None:
         for place, block in rank.blocks:
             if place.moment is Moment.STEP:
                 rows = rank.rows(block, Kind.BATCH)
                 tokens = [outcome(row) for row in rows if rank.site(row).name == "tokens"]
+                self._named_otherwise |= len(rows) > len(tokens) == 0
                 if tokens:
                     self._hold(place, rank, tokens)
 
@@ -198,14 +200,19 @@ class Samples:
 
     def results(self) -> Iterator[Invariant]:
         if not self._read:
-            self._equal.unchecked = self._apart.unchecked = "no batch was recorded: needs rung state"
+            reason = (
+                "no part of a batch is called tokens"
+                if self._named_otherwise
+                else "no batch was recorded: needs rung state"
+            )
+            self._equal.unchecked = self._apart.unchecked = reason
         yield self._equal.result()
         repeated = self._repeats_itself()
         beside: dict[Hashable, dict[Hashable, int]] = {}
         for (place, context, _), (rank, tokens) in self._read.items():
             seen = beside.setdefault((place, context), {})
             # Where one replica reads a micro-batch twice anyway, only a whole step can show that two read the same.
-            for sample in [tuple(tokens)] if repeated else tokens:
+            for sample in [tuple(sorted(tokens))] if repeated else tokens:
                 other = seen.setdefault(sample, rank)
                 if other != rank:
                     self._apart.broken(place, (other, rank), "batch:tokens", "both replicas read the same samples")

@@ -53,13 +53,14 @@ class Collectives:
         self._traced: dict[Place, set[int]] = {}
         self._left: dict[tuple[Place, str, str], _Left] = {}
         self._tallies: dict[str, Tally] = {}
-        self._in_flight: set[tuple[int, str]] = set()
+        self._in_flight: dict[tuple[int, str], set[int]] = {}
         for shared in SHARED:
             tally = Tally(shared.invariant, shared.meaning, "no ranks had one together")
             self._tallies |= dict.fromkeys(shared.names, tally)
 
     def see(self, rank: RankRows) -> None:
-        self._in_flight |= rank.in_flight
+        for call in rank.in_flight:
+            self._in_flight.setdefault(call, set()).add(rank.rank)
         for place, block in rank.blocks:
             if not is_traced(block):
                 continue
@@ -89,7 +90,12 @@ class Collectives:
             return
         equal = sum((Counter(ours) & Counter(theirs)).values())
         tally.held(equal)
-        if (place.step, item) in self._in_flight:
+        aloft = self._in_flight.get((place.step, item), set()) & set(ranks)
+        if aloft:
+            # Calls that one of them did not see the end of have no counterpart; any beyond those differ.
+            apart = min(len(ours), len(theirs)) - equal
+            if apart and len(aloft) == 1:
+                tally.broken(place, ranks, item, f"{apart} of its calls left something else")
             return
         if len(ours) != len(theirs):
             tally.broken(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from samebits.judge.compare import Excuses, compare_arms
 from samebits.judge.evidence import Evidence
 from samebits.judge.finding import Finding
 from samebits.judge.findings import FILE, read_finding
-from samebits.judge.gates import judge_gate
+from samebits.judge.gates import judge_gate, worst
 from samebits.judge.judgement import Comparison, Divergence
+from samebits.judge.verdicts import Verdict
 from samebits.launch.cluster import load as load_cluster
 from samebits.launch.echo import Echo
 from samebits.launch.job import LaunchError
@@ -25,6 +27,9 @@ from samebits.launch.localize import TRIES, Hunt, localize
 from samebits.launch.slurm_executor import SlurmExecutor
 from samebits.launch.submit import Executor, LocalExecutor
 from samebits.questions import Gate
+
+_SUBJECT = "of"
+"""File that names the launches whose difference is hunted down beside it."""
 
 HUNTED: tuple[Gate, ...] = ("repeatability", "resume")
 """Gates whose failure is hunted down: `control` is about what was planted, and `observer` has nothing to trace."""
@@ -56,25 +61,22 @@ def of_arms(reference: Path, candidate: Path, request: Request) -> tuple[Compari
     return comparison, _finding(ours, theirs, comparison.divergence, request, Echo(sys.stderr, request.log))
 
 
-def of_recipe(path: Path, results: Path, request: Request) -> list[Finding]:
-    """Of every arm in which a gate of HUNTED failed. A pair that cannot be run is a finding, too."""
+def of_recipe(path: Path, results: Path, request: Request) -> tuple[list[Finding], Verdict]:
+    """A finding for every arm in which a gate of HUNTED failed, one too where no pair can be run; and the worst verdict
+    of the comparisons that were looked at: only `pass` means that there is nothing to find."""
     wanted = recipe.load(path)
     evidence, echo = Evidence(wanted, results), Echo(sys.stderr, request.log)
+    comparisons = [one for gate in wanted.gates if gate in HUNTED for one in judge_gate(gate, evidence).comparisons]
     found = []
-    for comparison in _failed(evidence):
-        arm = evidence.arm(comparison.candidate_arm)
-        found.append(_told(evidence.reference, arm, comparison, request, echo))
-        echo.line(f"{arm.name}: {found[-1].sentence}")
+    for comparison in comparisons:
+        if comparison.verdict == "fail" and comparison.divergence is not None:
+            arm = evidence.arm(comparison.candidate_arm)
+            found.append(_told(evidence.reference, arm, comparison, request, echo))
+            echo.line(f"{arm.name}: {found[-1].sentence}")
+    verdict = worst([comparison.verdict for comparison in comparisons])
     if not found:
-        echo.line(f"{wanted.name}: no arm to localize")
-    return found
-
-
-def _failed(evidence: Evidence) -> Iterator[Comparison]:
-    for gate in (gate for gate in evidence.recipe.gates if gate in HUNTED):
-        for comparison in judge_gate(gate, evidence).comparisons:
-            if comparison.verdict == "fail" and comparison.divergence is not None:
-                yield comparison
+        echo.line(f"{wanted.name}: no arm to localize ({verdict})")
+    return found, verdict
 
 
 def _told(reference: Arm, candidate: Arm, comparison: Comparison, request: Request, echo: Echo) -> Finding:
@@ -98,6 +100,7 @@ def _finding(reference: Arm, candidate: Arm, divergence: Divergence, request: Re
         return kept
     if reference.certified is None or candidate.certified is None:
         raise ArtifactError(reference.problem or candidate.problem or f"{candidate.folder}: is no evidence")
+    _make_room(work, subject, echo)
     hunt = Hunt(
         folder=work.absolute(), echo=echo, tries=request.tries, executor=request.executor(), command=request.command
     )
@@ -112,6 +115,18 @@ def _subject(reference: Arm, candidate: Arm, divergence: Divergence) -> Subject:
         launches=(launches[0], launches[1]),
         divergence=divergence,
     )
+
+
+def _make_room(work: Path, subject: Subject, echo: Echo) -> None:
+    """Pairs of other runs of the arms are no evidence of these: they are set aside, the latest ones."""
+    note, said = work / _SUBJECT, "\n".join(subject.launches)
+    if work.is_dir() and (not note.is_file() or note.read_text(encoding="utf-8") != said) and any(work.iterdir()):
+        aside = work.with_name(f"{work.name}.superseded")
+        shutil.rmtree(aside, ignore_errors=True)
+        work.rename(aside)
+        echo.line(f"{subject.candidate}: pairs of earlier runs are now in {aside}")
+    work.mkdir(parents=True, exist_ok=True)
+    write_whole(note, said.encode())
 
 
 def _written(finding: Finding, work: Path) -> Finding:

@@ -74,9 +74,10 @@ def _of_arms(reference: Path, candidate: Path, request: Request, *, as_json: boo
 
 def _of_recipe(path: Path, results: Path, request: Request, stamp: Path | None, *, as_json: bool) -> None:
     from samebits.judge.findings import exit_status
+    from samebits.judge.verdicts import EXIT_STATUS
     from samebits.launch.localizing import of_recipe
 
-    findings = of_recipe(path, results, request)
+    findings, verdict = of_recipe(path, results, request)
     if stamp is not None:
         stamp.parent.mkdir(parents=True, exist_ok=True)
         stamp.write_text("".join(f"{one.candidate}: {one.sentence}\n" for one in findings), encoding="utf-8")
@@ -84,6 +85,7 @@ def _of_recipe(path: Path, results: Path, request: Request, stamp: Path | None, 
     _show(findings, as_json=as_json)
     if findings:
         raise Decided(max(map(exit_status, findings), key=(0, 3, 1).index))
+    raise Decided(EXIT_STATUS[verdict])
 
 
 def _show(findings: Sequence[Finding], *, as_json: bool) -> None:
