@@ -1,5 +1,5 @@
-"""Streams for `pytest -n 2`: what waits for a cluster, what measures or is quick, and runs of real ranks that only take
-long. One machine has one cluster, and of the rest no two that start ranks should disturb each other."""
+"""Streams for `pytest -n 2`, the longest first: what measures or is quick, what waits for a cluster, and then file by
+file the runs of real ranks that only take long. One machine has one cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Streams(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith("tests/slurm/"):
             return "slurm"
-        return "runs" if nodeid.startswith(_RUNS) else "here"
+        return nodeid.partition("::")[0] if nodeid.startswith(_RUNS) else "here"
 
 
 @pytest.hookimpl(optionalhook=True)
