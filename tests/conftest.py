@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
+
+# How long an example takes is a matter of who else uses the machine.
+settings.register_profile("samebits", deadline=None)
+settings.load_profile("samebits")
 
 _SLURM = Path(__file__).parent / "slurm"
 _RUNS = ("tests/faults/", *(f"tests/test_{name}.py" for name in ("boundary_runs", "commands", "inject", "stress_runs")))

@@ -531,11 +531,11 @@ def test_what_capture_costs_is_part_of_its_step_and_of_no_other(tmp_path: Path) 
     recipe = timed.recipe()
     cost = timed.measured(timed.write(tmp_path, recipe, "capture", noise=0.01), recipe, "capture")
     assert cost.findings is not None
-    assert [effect.knob for effect in cost.findings.effects] == ["metrics", "state"]
+    assert [effect.knob for effect in cost.findings.effects] == ["metrics", "state", "boundary", "op"]
     for effect in cost.findings.effects:
         assert effect.median.percent == pytest.approx(2.0, abs=0.1)
         assert {phase.phase: round(phase.points, 1) for phase in effect.phases}["capture"] == 2.0
-    off, metrics, state = cost.findings.settings
+    off, metrics, state, *_ = cost.findings.settings
     assert off.bytes_a_step is None
     assert 0 < (metrics.bytes_a_step or 0) < (state.bytes_a_step or 0)
 

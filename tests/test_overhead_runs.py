@@ -71,11 +71,13 @@ def test_steps_that_are_stretched_are_seen_to_take_longer(tmp_path: Path) -> Non
 
 def test_what_capture_costs_is_measured_in_every_rung(tmp_path: Path) -> None:
     cost = overhead(tmp_path, "--capture", parallel={"world": 1, "data": 1})
-    off, metrics, state = cost["findings"]["settings"]
-    assert off["bytes_a_step"] is None
-    assert 0 < metrics["bytes_a_step"] < state["bytes_a_step"]
+    off, *rungs = [setting["bytes_a_step"] for setting in cost["findings"]["settings"]]
+    assert off is None
+    assert 0 < rungs[0]
+    assert rungs == sorted(set(rungs)), "metrics, state, boundary, op"
     shares = {
         effect["knob"]: {phase["phase"]: phase["candidate"] for phase in effect["phases"]}["capture"]
         for effect in cost["findings"]["effects"]
     }
     assert 0 < shares["metrics"] < shares["state"]
+    assert set(shares) == {"metrics", "state", "boundary", "op"}
