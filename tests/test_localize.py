@@ -25,7 +25,7 @@ from samebits.launch.job import LaunchError, Outcome
 from samebits.launch.localize import Hunt, localize
 from samebits.launch.pair import Aim, pair, with_peers
 from samebits.plan import Plan
-from traced import collective, op, other, recorded
+from traced import collective, given, op, other, recorded
 
 MM, ADD = op("aten.mm.default", key=1, source=1), op("aten.add.Tensor", key=2, source=2)
 Recorded = Callable[[Plan, int], list]
@@ -35,14 +35,18 @@ Recorded = Callable[[Plan, int], list]
 class Machine:
     """Runs any plan at once: what it records is a function of the plan."""
 
-    def __init__(self, records: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, records: Recorded, monkeypatch: pytest.MonkeyPatch, *, low: bool = False) -> None:
+        """low: records stand in the first step of the window, not in the last."""
         self.plans: list[Plan] = []
         self._records = records
+        self._low = low
         monkeypatch.setattr(hunting, "run_arm", self.run)
 
     def run(self, plan: Plan, artifact: Artifact, **_: object) -> Outcome:
         self.plans.append(plan)
-        change = recorded(lambda rank: self._records(plan, rank), plan.last_step)
+        windows = plan.recipe.capture.windows or ()
+        step = windows[0][0] if self._low else plan.last_step
+        change = recorded(lambda rank: self._records(plan, rank), step)
         artifacts.write_artifact(
             artifact.folder, plan=plan, change=change, pins=evidence.pins, launch=f"{plan.arm}-{len(self.plans)}"
         )
@@ -172,6 +176,46 @@ def test_a_pair_that_parts_in_another_step_is_aimed_there(tmp_path: Path, monkey
     finding = hunted(machine, differing(GRADIENT), tmp_path)
     assert [aim[0] for aim in machine.aims] == [((4, 5),), ((2, 3),)]
     assert (finding.status, finding.step, finding.tries) == ("found", 3, 2)
+
+
+def test_bytes_that_were_there_before_the_first_traced_step_are_hunted_one_step_earlier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What arms recorded of a step may be too little to see a difference in it."""
+    there = given("before aten.mm.default", key=3)
+
+    def records(plan: Plan, _rank: int) -> list:
+        window = plan.recipe.capture.windows
+        assert window is not None
+        if not is_candidate(plan):
+            return [there, MM]
+        return [other(there), other(MM)] if window[0][0] > 2 else [there, other(MM)]
+
+    machine = Machine(records, monkeypatch, low=True)
+    finding = hunted(machine, differing(GRADIENT), tmp_path)
+    assert [aim[0] for aim in machine.aims] == [((4, 5),), ((3, 4),), ((2, 3),)]
+    assert finding.cause is not None
+    assert (finding.cause.name, finding.step) == ("aten.mm.default", 2)
+
+
+def test_pairs_that_agree_beside_pairs_that_part_untraced_are_not_told_to_have_agreed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(lambda _plan, _rank: [MM], monkeypatch)
+    inner = machine.run
+
+    def run(plan: Plan, artifact: Artifact, **options: object) -> Outcome:
+        if plan.arm != "localize-1-candidate":
+            return inner(plan, artifact, **options)
+        machine.plans.append(plan)
+        part = artifacts.altered("metric:lm loss", rank=1, step=2)
+        artifacts.write_artifact(artifact.folder, plan=plan, change=part, pins=evidence.pins)
+        return Outcome(ok=True, message="", launch="", ended="", seconds=0.0)
+
+    monkeypatch.setattr(hunting, "run_arm", run)
+    finding = hunted(machine, differing(GRADIENT), tmp_path)
+    assert finding.status == "not traced"
+    assert "2 of 3 pairs agreed" in finding.sentence
 
 
 def test_where_only_receivers_were_traced_the_next_pair_traces_who_sent(

@@ -12,17 +12,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from insides import Inside, traced
 from samebits.artifact.site import Flag, Form, Kind, Phase, Site, inputs_of
 from samebits.run.digest import digest
-from samebits.run.ops import unwaited
+from samebits.run.ops import TracingError, unwaited
 from samebits.run.origins import Origins, placed
 from samebits.run.reading import Reader, Reading, Row, bits
 from samebits.run.signatures import signature_of
+from samebits.run.texts import plain_text
 from samebits.run.trace import quiet
 
 
@@ -568,3 +572,35 @@ def test_buffers_of_collectives_are_not_read_in_flight() -> None:
     assert not any("all_reduce" in name or "allreduce" in name for name in seen.names)
     assert seen.skipped["in-flight"] >= 2
     assert inputs_of(seen.one("_c10d_functional.wait_tensor.default").flags) == 0
+
+
+def test_a_mode_of_the_program_that_is_left_inside_a_step_ends_the_run() -> None:
+    """It takes the tracer's mode off torch's stack, and what follows is not seen."""
+    mode, step = FlopCounterMode(display=False), Inside().step()
+    mode.__enter__()
+    step.__enter__()
+    mode.__exit__(None, None, None)
+    with pytest.raises(TracingError, match="FLOP counter"):
+        step.__exit__(None, None, None)
+    _pop_mode()
+
+
+def test_a_mode_that_is_entered_inside_a_step_and_stays_keeps_its_place() -> None:
+    mode = FlopCounterMode(display=False)
+    with Inside().step() as seen:
+        mode.__enter__()
+        _ = torch.ones(2) + 1
+    assert "op:aten.add.Tensor" in seen.names
+    before = mode.get_total_flops()
+    _ = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert mode.get_total_flops() > before
+    mode.__exit__(None, None, None)
+    assert not _get_current_dispatch_mode_stack()
+
+
+def test_an_array_of_numbers_among_the_arguments_counts_by_its_bytes() -> None:
+    first, second = np.arange(4.0), np.arange(4.0) + 1
+    assert plain_text([first]) == plain_text([first.copy()])
+    assert plain_text([first]) != plain_text([second])
+    assert plain_text([first]) != plain_text([first.astype(np.float32)])
+    assert plain_text([np.array([object()])]) == plain_text([np.array([object()])])

@@ -73,7 +73,7 @@ def test_what_capture_costs_is_measured_in_every_rung(tmp_path: Path) -> None:
     cost = overhead(tmp_path, "--capture", parallel={"world": 1, "data": 1})
     off, *rungs = [setting["bytes_a_step"] for setting in cost["findings"]["settings"]]
     assert off is None
-    assert 0 < rungs[0]
+    assert rungs[0] > 0
     assert rungs == sorted(set(rungs)), "metrics, state, boundary, op"
     shares = {
         effect["knob"]: {phase["phase"]: phase["candidate"] for phase in effect["phases"]}["capture"]
