@@ -15,25 +15,37 @@ settings.register_profile("samebits", deadline=None)
 settings.load_profile("samebits")
 
 _SLURM = Path(__file__).parent / "slurm"
-_RUNS = ("tests/faults/", *(f"tests/test_{name}.py" for name in ("boundary_runs", "commands", "inject", "stress_runs")))
-"""Taken by the worker that has nothing left of its own."""
+_RUNS = (
+    *("tests/test_commands.py", "tests/test_inject.py", "tests/faults/test_localised_faults.py"),
+    *("tests/faults/test_planted_faults.py", "tests/test_boundary_runs.py", "tests/test_stress_runs.py"),
+)
+"""Each taken by the worker that has nothing left of its own, the longest first."""
+_ORDER = {stream: place for place, stream in enumerate(("here", "slurm", *_RUNS))}
+
+
+def stream_of(nodeid: str) -> str:
+    if nodeid.startswith("tests/slurm/"):
+        return "slurm"
+    file = nodeid.partition("::")[0]
+    return file if file in _RUNS else "here"
 
 
 class _Streams(LoadScopeScheduling):
     """Not --dist loadgroup, which pytest 9.2 and xdist 3.8 do not do together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith("tests/slurm/"):
-            return "slurm"
-        return nodeid.partition("::")[0] if nodeid.startswith(_RUNS) else "here"
+        return stream_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Streams:
+    # Not by the number of tests: a stream of few may take long.
+    config.option.loadscopereorder = False
     return _Streams(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _ORDER[stream_of(item.nodeid)])
     for item in items:
         if _SLURM in item.path.parents:
             item.add_marker("slurm")
