@@ -54,7 +54,7 @@ def run(
     stamp: Annotated[Path | None, typer.Option(help="Written where the arm is finished.")] = None,
     log: LogFile = None,
     plant: Annotated[
-        str | None, typer.Option(help="A fault to plant, KIND[:rank=N][:step=N][:target=NAME]: to test samebits.")
+        str | None, typer.Option(help="A fault to plant, KIND[:rank=N][:step=N][:target=NAME][:probability=P]: a test.")
     ] = None,
     cluster: ClusterOption = None,
 ) -> None:
