@@ -24,9 +24,18 @@ from pathlib import Path
 from typing import Any
 
 from peers.install import install
-from samebits.plan import Plan
-from samebits.questions import Capture, Rung
-from samebits.sections import Checkpoint, Determinism, Launch, MegatronRecipe, Model, Optimizer, Parallel, StreamData
+from samebits.spec.plan import Plan
+from samebits.spec.questions import Capture, Rung
+from samebits.spec.sections import (
+    Checkpoint,
+    Determinism,
+    Launch,
+    MegatronRecipe,
+    Model,
+    Optimizer,
+    Parallel,
+    StreamData,
+)
 
 RUNGS: tuple[str, ...] = typing.get_args(Rung)
 PEERS = ("debug-mode", "msprobe-L1")

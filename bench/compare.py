@@ -27,12 +27,12 @@ import numpy as np
 import artifacts
 import evidence
 import traced
-from samebits.artifact.folder import Artifact
-from samebits.artifact.site import Moment
-from samebits.judge import records
-from samebits.judge.arm import Arm, load
-from samebits.judge.compare import Excuses, compare_arms
-from samebits.judge.judgement import Comparison
+from samebits.compare import records
+from samebits.compare.arm import Arm, load
+from samebits.compare.compare import Excuses, compare_arms
+from samebits.compare.judgement import Comparison
+from samebits.fingerprint.paths import Artifact
+from samebits.fingerprint.records import Moment
 
 ROUNDS = 5
 BLOCKS = 200

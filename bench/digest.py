@@ -28,8 +28,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported
 import numpy as np
 import torch
 
-from samebits.run.digest import DIGEST_ID, digest, torch_digest
-from samebits.run.staging import adding, by_torch
+from samebits.worker.capture.digest import DIGEST_ID, digest, torch_digest
+from samebits.worker.capture.staging import adding, by_torch
 
 BYTES = 32 << 20
 ROUNDS = 15

@@ -27,9 +27,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from artifacts import coordinates, make_pins, make_plan
-from samebits.artifact.folder import Artifact
-from samebits.artifact.header import Header
-from samebits.artifact.manifest import (
+from samebits.fingerprint.header import Header
+from samebits.fingerprint.manifest import (
     BlockName,
     Manifest,
     RankFile,
@@ -38,9 +37,10 @@ from samebits.artifact.manifest import (
     run_fingerprint,
     write_table,
 )
-from samebits.artifact.reader import read
-from samebits.artifact.site import Form, Kind, Moment, Phase, Site
-from samebits.run.recorder import Recorder
+from samebits.fingerprint.paths import Artifact
+from samebits.fingerprint.reader import read
+from samebits.fingerprint.records import Form, Kind, Moment, Phase, Site
+from samebits.fingerprint.writer import Recorder
 
 RESULTS = Path(__file__).parent / "results" / "recorder.json"
 RANKS, BLOCKS = 2432, 100

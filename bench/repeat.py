@@ -18,20 +18,21 @@ import tempfile
 import time
 from pathlib import Path
 
-from samebits import arms, recipe
-from samebits.artifact.folder import Artifact
-from samebits.judge.collect import collect
+from samebits.compare.collect import collect
+from samebits.fingerprint.paths import Artifact
 from samebits.launch.arm import run_arm
-from samebits.launch.echo import Echo
-from samebits.questions import Capture
-from samebits.sections import Checkpoint, Recipe
+from samebits.launch.console import Echo
+from samebits.plan import arms
+from samebits.recipe import load
+from samebits.spec.questions import Capture
+from samebits.spec.sections import Checkpoint, Recipe
 
 SMOKE = Path(__file__).resolve().parent.parent / "recipes" / "smoke.yaml"
 
 
 def small() -> Recipe:
     """The smoke recipe with half of its width, a quarter of its length and four steps, without a checkpoint."""
-    smoke = recipe.load(SMOKE)
+    smoke = load.load(SMOKE)
     model = dataclasses.replace(smoke.model, hidden=32, ffn_hidden=64, sequence_length=16)
     return dataclasses.replace(
         smoke,

@@ -4,7 +4,7 @@
 
 prints its path and sha256, and builds it first where it is not in FOLDER yet (default: SAMEBITS_TEST_CACHE, else
 ~/.cache/samebits-tests). Run it with `ch-run FILE -- python3 ...`; on a machine without a GPU megatron.core wants
-`samebits.run.cpu_backend.install()` before its import.
+`samebits.worker.trainer.cpu_backend.install()` before its import.
 
 What it does not promise: the same bytes on another day. Debian's packages move; only the packing is repeatable.
 """

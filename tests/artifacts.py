@@ -18,14 +18,14 @@ from typing import Any
 
 import builders
 from entries import Entry, metric, scalar, tensor
-from samebits.artifact.clock import Clocks
-from samebits.artifact.expected import expected_blocks, expected_rung
-from samebits.artifact.folder import Artifact
-from samebits.artifact.header import Coordinates, Header
-from samebits.artifact.site import Flag, Kind, Moment, Phase
-from samebits.pins import Pins
-from samebits.plan import Plan
-from samebits.run.recorder import Recorder
+from samebits.fingerprint.clock import Clocks
+from samebits.fingerprint.expected import expected_blocks, expected_rung
+from samebits.fingerprint.header import Coordinates, Header
+from samebits.fingerprint.paths import Artifact
+from samebits.fingerprint.records import Flag, Kind, Moment, Phase
+from samebits.fingerprint.writer import Recorder
+from samebits.spec.pins import Pins
+from samebits.spec.plan import Plan
 
 DIGEST = "test-digest-1"
 LAUNCH = "launch-of-"

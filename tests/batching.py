@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import launching
-from samebits.artifact.folder import Artifact
-from samebits.launch.job import JobRecord, Outcome, now
-from samebits.launch.step import Stage
-from samebits.plan import Plan
+from samebits.fingerprint.paths import Artifact
+from samebits.launch.job_state import JobRecord, Outcome, now
+from samebits.launch.srun import Stage
+from samebits.spec.plan import Plan
 
 STUB_SRUN = Path(__file__).with_name("stub_srun.py")
 JOB = "0123abcd"

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from samebits.plan import Plan, decode
-from samebits.sections import Recipe
+from samebits.spec.plan import Plan, decode
+from samebits.spec.sections import Recipe
 
 _DOCUMENT: dict[str, Any] = {
     "name": "smoke",

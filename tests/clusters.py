@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from samebits.launch.cluster import ClusterFile, load
+from samebits.recipe.cluster import ClusterFile, load
 
 IMAGE = f"train.sqsh@sha256:{'ab' * 32}"
 

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from samebits.artifact.site import Flag, Phase
-from samebits.run.collectives import METHODS, Collectives
-from samebits.run.digest import digest
-from samebits.run.landing import Landings
-from samebits.run.messages import Messages
-from samebits.run.reading import Reader
-from samebits.run.trace import Trace, quiet
+from samebits.fingerprint.records import Flag, Phase
+from samebits.worker.capture.digest import digest
+from samebits.worker.capture.reading import Reader
+from samebits.worker.trace.collectives import METHODS, Collectives
+from samebits.worker.trace.messages import Messages
+from samebits.worker.trace.pending import Landings
+from samebits.worker.trace.trace import Trace, quiet
 
 WATCHED = (dist.ProcessGroup, dist.Work, dist, dist.distributed_c10d)
 Rows = list[list[Any]]

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from samebits.artifact.folder import Artifact
-from samebits.plan import Plan, decode
-from samebits.sections import CommandRecipe, Recipe
+from samebits.fingerprint.paths import Artifact
+from samebits.spec.plan import Plan, decode
+from samebits.spec.sections import CommandRecipe, Recipe
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SOURCES = Path(__file__).parent.parent / "src"
@@ -84,7 +84,7 @@ def start(folder: Path, of: Plan, **variables: str) -> tuple[Artifact, subproces
     (artifact.launch).mkdir(parents=True)
     artifact.plan.write_text(of.to_json(), encoding="utf-8")
     ran = subprocess.run(
-        [sys.executable, "-m", "samebits.run.inject.start", str(folder)],
+        [sys.executable, "-m", "samebits.worker.inject.start", str(folder)],
         env={**environment(), **variables},
         capture_output=True,
         text=True,

@@ -11,10 +11,10 @@ import artifacts
 import evidence
 from artifacts import At
 from entries import Entry
-from samebits.artifact.expected import expected_blocks, expected_rung
-from samebits.artifact.folder import Artifact
-from samebits.judge.compare import compare
-from samebits.judge.judgement import Comparison
+from samebits.compare.compare import compare
+from samebits.compare.judgement import Comparison
+from samebits.fingerprint.expected import expected_blocks, expected_rung
+from samebits.fingerprint.paths import Artifact
 
 WORLD = 3
 SOME = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -16,8 +16,16 @@ settings.load_profile("samebits")
 
 _SLURM = Path(__file__).parent / "slurm"
 _RUNS = (
-    *("tests/test_commands.py", "tests/test_inject.py", "tests/faults/test_localised_faults.py"),
-    *("tests/faults/test_planted_faults.py", "tests/test_boundary_runs.py", "tests/test_stress_runs.py"),
+    *(
+        "tests/worker/inject/test_commands.py",
+        "tests/worker/inject/test_inject.py",
+        "tests/faults/test_localised_faults.py",
+    ),
+    *(
+        "tests/faults/test_planted_faults.py",
+        "tests/worker/trace/test_boundary_runs.py",
+        "tests/stress/test_stress_runs.py",
+    ),
 )
 """Each taken by the worker that has nothing left of its own, the longest first."""
 _ORDER = {stream: place for place, stream in enumerate(("here", "slurm", *_RUNS))}

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import artifacts
 import evidence
-from samebits.artifact import conditions
-from samebits.artifact.folder import Artifact
-from samebits.artifact.header import Header
-from samebits.plan import Plan
-from samebits.run.recorder import Recorder
+from samebits.fingerprint import conditions
+from samebits.fingerprint.header import Header
+from samebits.fingerprint.paths import Artifact
+from samebits.fingerprint.writer import Recorder
+from samebits.spec.plan import Plan
 
 SEEN = {
     "hash-seed": lambda: os.environ["PYTHONHASHSEED"] != "0",

@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from samebits.artifact.site import Flag, Form, Kind, Phase, Site
+from samebits.fingerprint.records import Flag, Form, Kind, Phase, Site
 
 
 @dataclass(frozen=True)

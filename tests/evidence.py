@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import artifacts
-from samebits import arms, determinism
-from samebits.artifact.folder import Artifact
-from samebits.artifact.site import Moment
-from samebits.judge.collect import collect
-from samebits.pins import Pins
-from samebits.plan import Plan
-from samebits.sections import Recipe
+from samebits.compare.collect import collect
+from samebits.fingerprint.paths import Artifact
+from samebits.fingerprint.records import Moment
+from samebits.plan import arms
+from samebits.recipe import determinism
+from samebits.spec.pins import Pins
+from samebits.spec.plan import Plan
+from samebits.spec.sections import Recipe
 
 
 def pins(rank: int = 0, **groups: dict[str, str]) -> Pins:

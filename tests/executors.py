@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from samebits.artifact.folder import Artifact
-from samebits.launch.echo import Echo
-from samebits.launch.job import JobRecord, LaunchError, Outcome, now, read_record
+from samebits.fingerprint.paths import Artifact
+from samebits.launch.console import Echo
+from samebits.launch.job_state import JobRecord, LaunchError, Outcome, now, read_record
 from samebits.launch.start import Request, Start
-from samebits.plan import Plan
+from samebits.spec.plan import Plan
 
 Ending = Callable[[Start], None]
 

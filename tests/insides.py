@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import torch
 
-from samebits.artifact.site import Kind, Phase, Site
-from samebits.artifact.stacks import Stack, read_stacks, stack_of
-from samebits.run.insides import Insides
-from samebits.run.reading import Reader, Row
-from samebits.run.scopes import Scopes
-from samebits.run.state import modules
-from samebits.run.trace import Trace
+from samebits.fingerprint.records import Kind, Phase, Site
+from samebits.fingerprint.stacks import Stack, read_stacks, stack_of
+from samebits.worker.capture.reading import Reader, Row
+from samebits.worker.capture.state import modules
+from samebits.worker.trace.modules import Scopes
+from samebits.worker.trace.operations import Insides
+from samebits.worker.trace.trace import Trace
 
 
 @dataclass

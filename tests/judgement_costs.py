@@ -10,20 +10,21 @@ import numpy as np
 
 import builders
 from judgement_parts import digest
-from samebits import determinism, experiments
-from samebits.artifact.clock import TRAINING, Phase
-from samebits.artifact.folder import Artifact
-from samebits.artifact.header import Coordinates
-from samebits.artifact.manifest import Manifest, RankFile, Unhealthy
-from samebits.judge.arm import Arm
-from samebits.judge.certify import Certified
-from samebits.judge.cost import Cost
-from samebits.judge.costing import Run, Runs, measure
-from samebits.judge.timing import RunClocks, timing_of
-from samebits.overhead import Experiment
-from samebits.pins import Pins
-from samebits.plan import Plan
-from samebits.sections import Recipe
+from samebits.compare.arm import Arm
+from samebits.compare.certify import Certified
+from samebits.fingerprint.clock import TRAINING, Phase
+from samebits.fingerprint.header import Coordinates
+from samebits.fingerprint.manifest import Manifest, RankFile, Unhealthy
+from samebits.fingerprint.paths import Artifact
+from samebits.overhead.analysis import Run, Runs, measure
+from samebits.overhead.results import Cost
+from samebits.overhead.timing import RunClocks, timing_of
+from samebits.plan import overhead_runs
+from samebits.recipe import determinism
+from samebits.spec.overhead import Experiment
+from samebits.spec.pins import Pins
+from samebits.spec.plan import Plan
+from samebits.spec.sections import Recipe
 from timing_noise import Design, Noise, step_times
 
 SHARES = (0.31, 0.44, 0.19, 0.06)
@@ -54,7 +55,7 @@ def cost(
     runs = Runs(asked, experiment, Path("results"))
     section = asked.overhead
     assert section is not None
-    slower = dict(zip(experiments.settings(asked, experiment), (0.0, *effects), strict=True))
+    slower = dict(zip(overhead_runs.settings(asked, experiment), (0.0, *effects), strict=True))
     factors = np.array([1 + slower.get(timing_of(plan).setting, 0.0) / 100 for plan in runs.plans])
     times = _machine(len(runs.plans), section.steps, noise, seed) * factors[:, None]
     runs.all = [change(_run(plan, own)) for plan, own in zip(runs.plans, times, strict=True)]
@@ -84,7 +85,7 @@ def _phases(plan: Plan, steps: np.ndarray) -> np.ndarray:
     """Adds up to the steps."""
     phases = np.zeros((len(steps), len(Phase)))
     phases[:, TRAINING] = np.outer(steps, SHARES)
-    if timing_of(plan).experiment == "overhead" and timing_of(plan).setting == experiments.DETERMINISTIC:
+    if timing_of(plan).experiment == "overhead" and timing_of(plan).setting == overhead_runs.DETERMINISTIC:
         phases[:, TRAINING] = np.outer(steps, np.add(SHARES, np.multiply(0.03, EXTRA)) / 1.03)
     if plan.capture:
         phases[:, Phase.CAPTURE] = steps * 0.02

@@ -6,8 +6,7 @@ import dataclasses
 import hashlib
 import math
 
-from samebits.artifact.ranks import ranks_text
-from samebits.judge.judgement import (
+from samebits.compare.judgement import (
     ArmSummary,
     Comparison,
     Curve,
@@ -22,7 +21,8 @@ from samebits.judge.judgement import (
     Symptom,
     WaivedItem,
 )
-from samebits.judge.verdicts import Verdict
+from samebits.fingerprint.ranks import ranks_text
+from samebits.spec.verdicts import Verdict
 
 RECIPE = (
     "name: smoke\nsteps: 12\nparallel:\n  world: 2\n  expert: 2\nprecision: bf16\ncheckpoint:\n  every: 6\nseed: 1234\n"

@@ -7,12 +7,12 @@ import json
 
 import judgement_costs
 from judgement_parts import RECIPE, SCOPE, WAIVED, arms, comparison, curve, curves, divergence, gate, gates, pins, scope
-from samebits.judge.cost import Cost
-from samebits.judge.judgement import Judgement, Vote, WaivedItem
-from samebits.judge.price import judge_overhead
-from samebits.judge.statement import headline, scope_text
-from samebits.pins import Deviation
-from samebits.sections import Recipe
+from samebits.compare.judgement import Judgement, Vote, WaivedItem
+from samebits.overhead.gate import judge_overhead
+from samebits.overhead.results import Cost
+from samebits.report.statement import headline, scope_text
+from samebits.spec.pins import Deviation
+from samebits.spec.sections import Recipe
 
 
 def passing(**changes: object) -> Judgement:

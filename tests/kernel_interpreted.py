@@ -15,16 +15,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_digest import LARGE_VIEWS, by_dtype, random_bytes, tensor_of
 from triton.runtime.interpreter import InterpreterBuilder
 
 from digest_cases import weight
-from samebits.run import digest as module
-from samebits.run import kernel
-from samebits.run.digest import CHUNK_BYTES, CHUNK_WORDS, K_SEEDS, R_SEEDS, digest, digest_bytes, finish
-from samebits.run.kernel import Kernel, work_rows
-from samebits.run.staging import disagreement
+from samebits.worker.capture import digest as module
+from samebits.worker.capture import triton_kernel
+from samebits.worker.capture.digest import CHUNK_BYTES, CHUNK_WORDS, K_SEEDS, R_SEEDS, digest, digest_bytes, finish
+from samebits.worker.capture.staging import disagreement
+from samebits.worker.capture.triton_kernel import Kernel, work_rows
 from staged_run import contents, record, stage_all
-from test_digest import LARGE_VIEWS, by_dtype, random_bytes, tensor_of
 
 CPU = torch.device("cpu")
 ON_CPU = Kernel(CPU)
@@ -73,14 +73,14 @@ def _alignment(monkeypatch: pytest.MonkeyPatch) -> None:
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of each launch from here on."""
     rows: list[int] = []
-    add_sums = kernel.add_sums
+    add_sums = triton_kernel.add_sums
 
     class Counted:
         def __getitem__(self, grid: tuple[int, int]) -> Callable[..., None]:
             rows.append(grid[0])
             return add_sums[grid]
 
-    monkeypatch.setattr(kernel, "add_sums", Counted())
+    monkeypatch.setattr(triton_kernel, "add_sums", Counted())
     return rows
 
 
@@ -130,7 +130,7 @@ def test_any_group(group: list[tuple[bytes, int]]) -> None:
 @pytest.mark.parametrize("offset", [0, 1, 8, 12, 15])
 @pytest.mark.parametrize("chunks", [1, 2, 5])
 def test_around_the_borders_of_chunks_and_of_columns(chunks: int, offset: int) -> None:
-    borders = [chunks * CHUNK_BYTES, (chunks - 1) * CHUNK_BYTES + 8 * kernel.COLUMNS]
+    borders = [chunks * CHUNK_BYTES, (chunks - 1) * CHUNK_BYTES + 8 * triton_kernel.COLUMNS]
     assert_same(
         [aligned(random_bytes(border + extra), offset) for border in borders for extra in (-9, -8, -1, 0, 1, 8, 9)]
     )
@@ -140,8 +140,8 @@ def test_around_the_borders_of_chunks_and_of_columns(chunks: int, offset: int) -
 def test_the_cut_into_rows_does_not_change_the_digest(
     chunks: int, monkeypatch: pytest.MonkeyPatch, launches: list[int]
 ) -> None:
-    monkeypatch.setattr(kernel, "LEAST_CHUNKS", chunks)
-    monkeypatch.setattr(kernel, "MOST_CHUNKS", chunks)
+    monkeypatch.setattr(triton_kernel, "LEAST_CHUNKS", chunks)
+    monkeypatch.setattr(triton_kernel, "MOST_CHUNKS", chunks)
     tensors = [aligned(random_bytes(count, seed=count), count % 3) for count in (7 * CHUNK_BYTES + 5, 40, CHUNK_BYTES)]
     assert digests(tensors, by=Kernel(CPU)) == [digest(tensor) for tensor in tensors]
     assert launches == [-(-(7 * CHUNK_BYTES + 5) // (chunks * CHUNK_BYTES)) + 2]
@@ -170,7 +170,7 @@ def test_chunk_numbers_of_tensors_too_large_to_make(first: int, offset: int) -> 
 def test_rows_cover_every_byte_once_with_its_chunk_number(sizes: list[int], rows: int, chunks: tuple[int, int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"ROWS": rows, "LEAST_CHUNKS": chunks[0], "MOST_CHUNKS": chunks[1]}.items():
-            patch.setattr(kernel, name, value)
+            patch.setattr(triton_kernel, name, value)
         table = work_rows(tuple((10**15 + 10**10 * number, size) for number, size in enumerate(sizes)))
     for number, size in enumerate(sizes):
         at = 0
@@ -234,7 +234,7 @@ def test_tensors_that_stay_where_they_are_share_one_table() -> None:
 
 
 def test_kept_tables_take_no_more_memory_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "TABLES_BYTES", 4 * 512)
+    monkeypatch.setattr(triton_kernel, "TABLES_BYTES", 4 * 512)
     here, tensors = Kernel(CPU), [torch.full((3,), float(number)) for number in range(7)]
     for tensor in [*tensors, tensors[4], tensors[6], tensors[0]]:
         sums = torch.zeros(1, 2, dtype=torch.int64)

@@ -10,7 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from samebits.run import kernel
+from samebits.worker.capture import triton_kernel
 
 CAPABILITIES = (80, 90, 100)
 
@@ -18,9 +18,9 @@ CAPABILITIES = (80, 90, 100)
 def compiled(capability: int) -> dict[str, object]:
     """loads: bytes of each load from memory, in order. local: whether registers are spilled to memory."""
     source = ASTSource(
-        fn=kernel.add_sums,
+        fn=triton_kernel.add_sums,
         signature={"work": "*i64", "weights": "*i64", "sums": "*i64", "first": "i32", "columns": "constexpr"},
-        constexprs={(4,): kernel.COLUMNS},
+        constexprs={(4,): triton_kernel.COLUMNS},
         attrs={(place,): [["tt.divisibility", 16]] for place in range(3)},
     )
     ptx = triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["ptx"]

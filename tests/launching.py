@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import builders
-from samebits.artifact.folder import Artifact
-from samebits.launch.echo import Echo
-from samebits.launch.job import JobRecord, now
-from samebits.plan import Plan
+from samebits.fingerprint.paths import Artifact
+from samebits.launch.console import Echo
+from samebits.launch.job_state import JobRecord, now
+from samebits.spec.plan import Plan
 
 STUB = Path(__file__).with_name("stub_rank.py")
 LAUNCH = "0123456789abcdef"
@@ -43,7 +43,7 @@ def start_ranks(
 ) -> subprocess.Popen[bytes]:
     """`run_arms` in a process of its own, as its job does."""
     arguments = ([(str(artifact.folder), launch)], environment or {"PATH": os.environ["PATH"]}, command(mode))
-    code = f"from samebits.launch.local import run_arms; run_arms{arguments!r}"
+    code = f"from samebits.launch.supervise import run_arms; run_arms{arguments!r}"
     return subprocess.Popen([sys.executable, "-c", code])
 
 

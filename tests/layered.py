@@ -15,12 +15,12 @@ import pytest
 import artifacts
 from artifacts import At, Change
 from entries import Entry, tensor
-from samebits.artifact.folder import Artifact
-from samebits.artifact.header import Coordinates
-from samebits.artifact.ranks import ranks_text
-from samebits.artifact.site import Flag, Kind, Moment, Phase
-from samebits.judge.collect import collect
-from samebits.questions import Capture, Rung
+from samebits.compare.collect import collect
+from samebits.fingerprint.header import Coordinates
+from samebits.fingerprint.paths import Artifact
+from samebits.fingerprint.ranks import ranks_text
+from samebits.fingerprint.records import Flag, Kind, Moment, Phase
+from samebits.spec.questions import Capture, Rung
 
 WORLD = 8
 SPLIT = {"world": WORLD, "tensor": 2, "pipeline": 2, "data": 2, "expert": 2}

@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from samebits.launch import verb
+from samebits.commands import launching
 
 STUB = Path(__file__).with_name("stub_rank.py")
 
@@ -31,7 +31,7 @@ def run(mode: str, arguments: list[str]) -> int:
     parser.add_argument("--cluster", type=Path)
     given = parser.parse_args(arguments)
     command = [sys.executable, str(STUB), mode]
-    return verb.run(
+    return launching.run(
         given.recipe,
         given.arm,
         given.results,

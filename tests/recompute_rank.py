@@ -15,16 +15,17 @@ from types import SimpleNamespace
 
 
 def main(plan_file: Path, out: Path, settings: str) -> None:
-    from samebits.plan import Plan
-    from samebits.run import clock, cpu_backend
-    from samebits.run.capture import Capture
-    from samebits.run.observe import observe
+    from samebits.spec.plan import Plan
+    from samebits.worker import clock
+    from samebits.worker.pins import observe
+    from samebits.worker.record import Capture
+    from samebits.worker.trainer import cpu_backend
 
     cpu_backend.install()
     clock.time_collectives()
     from megatron.core.tensor_parallel import random
 
-    from samebits.run import loop, model
+    from samebits.worker.trainer import loop, model
 
     if not hasattr(random, "FP8GlobalStateManager"):
         # Without Transformer Engine megatron-core 0.16.1 asks for these all the same.

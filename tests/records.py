@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from artifacts import coordinates, make_pins, make_plan
 from entries import Entry
-from samebits.artifact.header import Header
-from samebits.artifact.site import RUNGS, Flag, Form, Kind, Moment, Phase, Site
-from samebits.run.recorder import Recorder
+from samebits.fingerprint.header import Header
+from samebits.fingerprint.records import RUNGS, Flag, Form, Kind, Moment, Phase, Site
+from samebits.fingerprint.writer import Recorder
 
 WORD = st.integers(0, 2**64 - 1)
 SITE = st.builds(

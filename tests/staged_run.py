@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from records import open_recorder
-from samebits.artifact.reader import FingerprintFile, read
-from samebits.artifact.site import Kind, Moment, Phase, Site
-from samebits.run import capture, staging
-from samebits.run.capture import Capture
-from samebits.run.reading import Reader
-from samebits.run.staging import Adding
+from samebits.fingerprint.reader import FingerprintFile, read
+from samebits.fingerprint.records import Kind, Moment, Phase, Site
+from samebits.worker import record as capture
+from samebits.worker.capture import staging
+from samebits.worker.capture.reading import Reader
+from samebits.worker.capture.staging import Adding
+from samebits.worker.record import Capture
 
 STEPS = 3
 NOT_FINITE = {2: float("nan"), 3: float("inf")}

@@ -16,10 +16,16 @@ MODULES = {
     for path in sorted((SOURCE / "samebits").rglob("*.py"))
 }
 NOUNS = (
-    *("samebits", "samebits.sections", "samebits.questions", "samebits.surroundings", "samebits.overhead"),
-    "samebits.command",
-    "samebits.stressors",
-    *("samebits.strict", "samebits.plan", "samebits.pins", "samebits.artifact"),
+    *(
+        "samebits",
+        "samebits.spec.sections",
+        "samebits.spec.questions",
+        "samebits.spec.surroundings",
+        "samebits.spec.overhead",
+    ),
+    "samebits.spec.command",
+    "samebits.spec.stressors",
+    *("samebits.spec.strict", "samebits.spec.plan", "samebits.spec.pins", "samebits.fingerprint"),
 )
 """Enter the container: standard library and numpy only."""
 
@@ -70,17 +76,17 @@ def ours(module: str) -> set[str]:
     return {name for name in imports(module) if is_in(name, "samebits")}
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if is_in(name, "samebits.judge", "samebits.report")])
+@pytest.mark.parametrize("module", [name for name in MODULES if is_in(name, "samebits.compare", "samebits.report")])
 def test_judging_and_reporting_never_import_torch(module: str) -> None:
     assert not outside(module) & {"torch", "megatron"}
-    assert not any(is_in(name, "samebits.run", "samebits.launch") for name in ours(module))
+    assert not any(is_in(name, "samebits.worker", "samebits.launch") for name in ours(module))
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if is_in(name, "samebits.run")])
+@pytest.mark.parametrize("module", [name for name in MODULES if is_in(name, "samebits.worker")])
 def test_what_runs_in_the_image_imports_only_what_the_image_holds(module: str) -> None:
     # typing_extensions is a dependency of torch; triton has a test of its own.
     assert outside(module) - {"triton"} <= {"numpy", "torch", "megatron", "typing_extensions"}
-    assert all(is_in(name, "samebits.run") or is_noun(name) for name in ours(module))
+    assert all(is_in(name, "samebits.worker") or is_noun(name) for name in ours(module))
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if is_noun(name)])
@@ -95,11 +101,13 @@ def test_only_submit_imports_submitit() -> None:
 
 def test_only_the_kernel_imports_triton_and_only_staging_the_kernel_in_a_function() -> None:
     """Everything works where Triton is missing or broken."""
-    kernel = "samebits.run.kernel"
+    kernel = "samebits.worker.capture.triton_kernel"
     assert [name for name in MODULES if "triton" in outside(name)] == [kernel]
-    assert [name for name in MODULES if kernel in imports(name)] == ["samebits.run.staging"]
-    at_import = ast.Module([node for node in parsed("samebits.run.staging").body if not is_definition(node)], [])
-    assert kernel not in imported("samebits.run.staging", at_import)
+    assert [name for name in MODULES if kernel in imports(name)] == ["samebits.worker.capture.staging"]
+    at_import = ast.Module(
+        [node for node in parsed("samebits.worker.capture.staging").body if not is_definition(node)], []
+    )
+    assert kernel not in imported("samebits.worker.capture.staging", at_import)
 
 
 def is_definition(node: ast.stmt) -> bool:

@@ -15,8 +15,8 @@ import pytest
 
 import builders
 import launching
-from samebits.artifact.folder import Artifact
-from samebits.launch import job
+from samebits.fingerprint.paths import Artifact
+from samebits.launch import job_state
 
 ROOT = Path(__file__).parent.parent
 SNAKEMAKE = Path(sys.executable).with_name("snakemake")
@@ -72,7 +72,7 @@ class Project:
         return Artifact(self.folder / "results" / "smoke" / "arms" / arm)
 
     def launches(self) -> dict[str, str]:
-        outcomes = {arm: job.read_outcome(self.artifact(arm)) for arm in ("reference", "twin-1", "resumed")}
+        outcomes = {arm: job_state.read_outcome(self.artifact(arm)) for arm in ("reference", "twin-1", "resumed")}
         return {arm: outcome.launch for arm, outcome in outcomes.items() if outcome}
 
 
@@ -252,7 +252,7 @@ def test_ctrl_c_cancels_the_job_and_leaves_no_process(project: Project) -> None:
     assert process.returncode != 0
     assert "arm reference: SIGINT: cancelled job" in said
     assert not any(launching.alive(pid) for _, pid, _ in launching.starts(reference))
-    assert job.runner(reference) is None
+    assert job_state.runner(reference) is None
     assert not group(process.pid)
 
 

@@ -17,16 +17,17 @@ import numpy as np
 
 import artifacts
 import evidence
-from samebits import determinism, experiments
-from samebits.artifact.clock import CLOCK, Clocks, Phase
-from samebits.artifact.folder import Artifact
-from samebits.judge import step_times
-from samebits.judge.cost import Cost
-from samebits.judge.costing import Runs, measure
-from samebits.overhead import Experiment, Overhead
-from samebits.pins import Pins
-from samebits.plan import Plan
-from samebits.sections import Recipe
+from samebits.fingerprint.clock import CLOCK, Clocks, Phase
+from samebits.fingerprint.paths import Artifact
+from samebits.overhead import step_times
+from samebits.overhead.analysis import Runs, measure
+from samebits.overhead.results import Cost
+from samebits.plan import overhead_runs
+from samebits.recipe import determinism
+from samebits.spec.overhead import Experiment, Overhead
+from samebits.spec.pins import Pins
+from samebits.spec.plan import Plan
+from samebits.spec.sections import Recipe
 
 STEP = 0.1
 """Seconds of a step of the first setting."""
@@ -54,10 +55,10 @@ def write(
     """All runs anew, collected. cost: percent, of every setting but the first. noise: percent, of each run as a whole.
     change: of one run's artifact (see `artifacts.write_artifact`); None leaves it out. Returns the results folder."""
     draw = np.random.default_rng(seed)
-    home = experiments.folder(folder, wanted.name, experiment)
+    home = overhead_runs.folder(folder, wanted.name, experiment)
     shutil.rmtree(home, ignore_errors=True)
-    first = experiments.settings(wanted, experiment)[0]
-    for number, plan in enumerate(experiments.plans(wanted, experiment, slowdown)):
+    first = overhead_runs.settings(wanted, experiment)[0]
+    for number, plan in enumerate(overhead_runs.plans(wanted, experiment, slowdown)):
         scale = float(np.exp(draw.normal(0, noise / 100)))
         if plan.timing and plan.timing.setting != first:
             scale *= 1 + cost / 100

@@ -1,4 +1,4 @@
-"""Step times as machines give them, many experiments at once: the noise that `samebits.judge.overhead` is held to.
+"""Step times as machines give them, many experiments at once: the noise that `samebits.overhead.statistics` is held to.
 
 Every experiment is blocks of a palindrome of settings, `A B B A` or `S0 S1 .. Sk Sk .. S1 S0`, each run a process.
 Seeds are fixed: the same call gives the same times.

@@ -10,10 +10,10 @@ import artifacts
 import evidence
 from artifacts import At
 from entries import Entry, words
-from samebits.artifact.site import INPUTS_SHIFT, Flag, Form, Kind, Moment, Phase, Site
-from samebits.judge.certify import certify
-from samebits.judge.locate import Located, Untraced, locate
-from samebits.judge.pairing import Pairing
+from samebits.compare.align import Pairing
+from samebits.compare.certify import certify
+from samebits.fingerprint.records import INPUTS_SHIFT, Flag, Form, Kind, Moment, Phase, Site
+from samebits.localize.locate import Located, Untraced, locate
 
 STEP = 3
 FORM = Form("float32", (4, 8))

@@ -18,9 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from samebits.plan import Plan
-from samebits.questions import Capture, Fault
-from samebits.sections import (
+from samebits.spec.plan import Plan
+from samebits.spec.questions import Capture, Fault
+from samebits.spec.sections import (
     Checkpoint,
     Determinism,
     Launch,

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from samebits.plan import Plan
-from samebits.run import rng
-from samebits.run.train import train
-from samebits.run.watch import Training, Watcher
+from samebits.spec.plan import Plan
+from samebits.worker.capture import rng
+from samebits.worker.hooks import Training, Watcher
+from samebits.worker.trainer.train import train
 
 
 class Dump(Watcher):

@@ -20,14 +20,14 @@ from typing import Any
 import torch
 
 from peers.recording import Peer, Recorded
-from samebits.artifact.reader import read
-from samebits.artifact.site import RUNGS, Kind, Moment, Site
-from samebits.plan import Plan
-from samebits.run.capture import Capture
-from samebits.run.observe import observe
-from samebits.run.state import gradient_items, state_items
-from samebits.run.train import train
-from samebits.run.watch import Training, Watcher
+from samebits.fingerprint.reader import read
+from samebits.fingerprint.records import RUNGS, Kind, Moment, Site
+from samebits.spec.plan import Plan
+from samebits.worker.capture.state import gradient_items, state_items
+from samebits.worker.hooks import Training, Watcher
+from samebits.worker.pins import observe
+from samebits.worker.record import Capture
+from samebits.worker.trainer.train import train
 
 Items = list[tuple[Site, torch.Tensor]]
 MakePeers = Callable[[], dict[str, Peer]]

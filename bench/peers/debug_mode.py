@@ -13,7 +13,7 @@ from torch.utils._debug_mode import DebugMode, _get_call_name, hash_tensor_fn
 from torch.utils._pytree import tree_leaves
 
 from peers.recording import Recorded
-from samebits.run.watch import Training
+from samebits.worker.hooks import Training
 
 
 class DebugModePeer:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from peers.recording import Recorded
-from samebits.run.watch import Training
+from samebits.worker.hooks import Training
 
 LEVELS = ("L1", "L0", "mix")
 """Functions of torch, modules, both."""

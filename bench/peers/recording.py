@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import torch
 
-    from samebits.run.watch import Training
+    from samebits.worker.hooks import Training
 
 
 @dataclass(frozen=True)

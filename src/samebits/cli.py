@@ -11,8 +11,8 @@ import sys
 
 import typer
 
-from samebits.status import guarded
-from samebits.verbs import hunting, image, judging, looking, running, stressing
+from samebits.commands import image, judging, localize, looking, running, stress
+from samebits.commands.status import guarded
 
 app = typer.Typer(
     add_completion=False,
@@ -22,7 +22,7 @@ app = typer.Typer(
     help="Proves, or disproves and locates, that a training recipe computes the same bits every time.",
     epilog="Exit status: 0 pass, 1 fail, 2 invalid or bad input, 3 inconclusive, 4 an arm or samebits itself failed.",
 )
-for verbs in (running, judging, hunting, stressing, looking):
+for verbs in (running, judging, localize, stress, looking):
     app.add_typer(verbs.app)
 app.add_typer(image.app, name="image")
 

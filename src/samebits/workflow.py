@@ -20,9 +20,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from samebits import arms, experiments
-from samebits.recipe import RecipeError, load
-from samebits.sections import Recipe
+from samebits.plan import arms, overhead_runs
+from samebits.recipe.load import RecipeError, load
+from samebits.spec.sections import Recipe
 
 RECIPES = Path("recipes")
 RESULTS = Path("results")
@@ -31,7 +31,7 @@ _HELD: list[IO[str]] = []
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 """Of a recipe and of an arm, in paths."""
-EXPERIMENT = "|".join(experiments.EXPERIMENTS)
+EXPERIMENT = "|".join(overhead_runs.EXPERIMENTS)
 
 
 def recipes() -> list[str]:
@@ -64,15 +64,15 @@ def arm_key(wildcards: Any) -> str:
 
 def experiment_key(wildcards: Any) -> str:
     """While it stays the same, the runs of an experiment stand; it is another one where a finished one lost a run."""
-    plans = _answer(experiments.plans, _recipe(wildcards.recipe), wildcards.experiment)
-    folder = experiments.folder(RESULTS, wildcards.recipe, wildcards.experiment)
+    plans = _answer(overhead_runs.plans, _recipe(wildcards.recipe), wildcards.experiment)
+    folder = overhead_runs.folder(RESULTS, wildcards.recipe, wildcards.experiment)
     lost = [plan.arm for plan in plans if not (folder / plan.arm).is_dir()] if (folder / "ran").exists() else []
     return hashlib.blake2b("".join([*map(arms.key, plans), *lost]).encode(), digest_size=16).hexdigest()
 
 
 def experiment_option(wildcards: Any) -> str:
     """For `samebits overhead`."""
-    return " ".join(experiments.option(wildcards.experiment))
+    return " ".join(overhead_runs.option(wildcards.experiment))
 
 
 def recipe_key(wildcards: Any) -> str:
@@ -135,8 +135,8 @@ def _stamp(recipe: str, arm: str, name: str) -> str:
 
 
 def _collected(recipe: str) -> list[str]:
-    wanted = _answer(experiments.asked, _recipe(recipe))
-    measured = [str(experiments.folder(RESULTS, recipe, experiment) / "collected") for experiment in wanted]
+    wanted = _answer(overhead_runs.asked, _recipe(recipe))
+    measured = [str(overhead_runs.folder(RESULTS, recipe, experiment) / "collected") for experiment in wanted]
     return [*(_stamp(recipe, arm, "collected") for arm in _arms(recipe)), *measured]
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import builders
-from samebits import arms
-from samebits.artifact.folder import Artifact
-from samebits.judge.collect import collect
+from samebits.compare.collect import collect
+from samebits.fingerprint.paths import Artifact
 from samebits.launch.arm import run_arm
-from samebits.launch.echo import Echo
-from samebits.plan import Plan
-from samebits.questions import Fault
-from samebits.sections import Recipe
+from samebits.launch.console import Echo
+from samebits.plan import arms
+from samebits.spec.plan import Plan
+from samebits.spec.questions import Fault
+from samebits.spec.sections import Recipe
 
 Launch = Callable[..., Artifact]
 

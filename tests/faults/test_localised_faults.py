@@ -11,24 +11,24 @@ import pytest
 
 import builders
 from faults.conftest import SMALL, Arms, small_recipe
-from samebits.artifact.folder import Artifact
-from samebits.artifact.site import Kind
-from samebits.judge.account import Subject
-from samebits.judge.arm import load
-from samebits.judge.certify import Certified
-from samebits.judge.compare import compare
-from samebits.judge.finding import Finding
-from samebits.judge.judgement import Symptom
-from samebits.judge.verdict import judge
-from samebits.launch.echo import Echo
-from samebits.launch.localize import Hunt, localize
-from samebits.launch.localizing import Request, of_arms, of_recipe
-from samebits.questions import Fault
+from samebits.compare.arm import load
+from samebits.compare.certify import Certified
+from samebits.compare.compare import compare
+from samebits.compare.judgement import Symptom
+from samebits.fingerprint.paths import Artifact
+from samebits.fingerprint.records import Kind
+from samebits.gates.judge import judge
+from samebits.launch.console import Echo
+from samebits.localize.account import Subject
+from samebits.localize.finding import Finding
+from samebits.localize.recipe import Request, of_arms, of_recipe
+from samebits.localize.search import Hunt, localize
 from samebits.recipe import load as load_recipe
-from samebits.report import json_report
+from samebits.recipe.evidence_rules import BY_CHANCE
+from samebits.report import json as json_report
 from samebits.report.html import report_html
-from samebits.rules.evidence import BY_CHANCE
-from samebits.run.disorder import KINDS, OUTPUTS
+from samebits.spec.questions import Fault
+from samebits.worker.disorder import KINDS, OUTPUTS
 
 pytestmark = pytest.mark.ranks
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from faults.conftest import Arms, small_recipe
-from samebits.artifact.folder import Artifact
-from samebits.judge.compare import compare
-from samebits.judge.judgement import Comparison, Divergence, Symptom
-from samebits.questions import Fault
+from samebits.compare.compare import compare
+from samebits.compare.judgement import Comparison, Divergence, Symptom
+from samebits.fingerprint.paths import Artifact
+from samebits.spec.questions import Fault
 
 pytestmark = pytest.mark.ranks
 

@@ -28,9 +28,9 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
     if options.watch:
-        import samebits.run
+        import samebits
 
-        samebits.run.watch(model, optimizer)
+        samebits.watch(model, optimizer)
     forward = torch.compile(model, backend="eager") if options.compile else model
     samples = [torch.full((4,), float(number)) for number in range(64)]
     context = options.workers or None

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import builders
 import clusters
-from samebits.artifact.folder import Artifact
-from samebits.launch import job
+from samebits.fingerprint.paths import Artifact
+from samebits.launch import job_state as job
 from samebits.launch.progress import read
 
 from .cluster import Cluster

@@ -7,12 +7,12 @@ from pathlib import Path
 import clusters
 import commands
 import launching
-from samebits import arms
-from samebits.artifact.folder import Artifact
-from samebits.judge.collect import collect
+from samebits.compare.collect import collect
+from samebits.fingerprint.paths import Artifact
 from samebits.launch.arm import run_arm
-from samebits.launch.cluster import load
-from samebits.launch.slurm_executor import SlurmExecutor
+from samebits.launch.slurm import SlurmExecutor
+from samebits.plan import arms
+from samebits.recipe.cluster import load
 
 from .cluster import Cluster
 

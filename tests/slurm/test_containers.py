@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from samebits.launch import verb
-from samebits.launch.image import file_digest
+from samebits.commands import launching
+from samebits.recipe.image import file_digest
 
 from .arms import Lab
 from .cluster import Cluster
@@ -34,7 +34,7 @@ class Contained:
     def run(self) -> tuple[int, str]:
         said, folder = io.StringIO(), self.lab.folder
         with redirect_stderr(said):
-            status = verb.run(
+            status = launching.run(
                 folder / "recipes" / "smoke.yaml",
                 "reference",
                 folder / "results",

@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 import clusters
-from samebits.artifact.folder import Artifact
-from samebits.launch import job
-from samebits.launch.image import file_digest
+from samebits.fingerprint.paths import Artifact
+from samebits.launch import job_state
+from samebits.recipe.image import file_digest
 
 from .arms import until
 from .cluster import Cluster
@@ -95,7 +95,7 @@ class Project:
         return path.read_text() if path.exists() else ""
 
     def nodes(self, arm: str) -> tuple[str, ...]:
-        outcome = job.read_outcome(self.artifact(arm))
+        outcome = job_state.read_outcome(self.artifact(arm))
         assert outcome is not None
         return outcome.nodes
 
@@ -174,7 +174,7 @@ def test_a_killed_pipeline_submits_no_second_reference(tmp_path: Path, cluster: 
 
     assert second.returncode == 0, said
     assert len(jobs_of(cluster, "reference", before)) == 1
-    record = job.read_record(project.artifact())
+    record = job_state.read_record(project.artifact())
     assert record is not None
     assert [record.job] == jobs_of(cluster, "reference", before)
 
@@ -183,7 +183,7 @@ def test_an_interrupted_pipeline_cancels_its_jobs_and_says_which(tmp_path: Path,
     project = Project(tmp_path, **two_nodes()).of_stubs("hang")
     process = project.start()
     until(project.artifact().progress.exists, 90)
-    record = job.read_record(project.artifact())
+    record = job_state.read_record(project.artifact())
     os.killpg(process.pid, signal.SIGINT)
     said, _ = process.communicate(timeout=200)
 
@@ -215,7 +215,7 @@ def test_arms_that_want_the_same_nodes_run_in_one_allocation(tmp_path: Path, clu
 
     assert status == 0, said
     arms = ("reference", "twin-1", "resumed", "control-ulp", "control-resume", "bare")
-    records = [job.read_record(project.artifact(arm)) for arm in arms]
+    records = [job_state.read_record(project.artifact(arm)) for arm in arms]
     assert len({record.job for record in records if record}) == 1
     assert len([entry for entry in cluster.history()[before:] if entry.name.startswith("smoke-")]) == 1
     assert len({project.nodes(arm) for arm in arms}) == 1

@@ -10,12 +10,12 @@ from typing import Any
 
 import clusters
 import launching
-from samebits.artifact import conditions
-from samebits.artifact.folder import Artifact
+from samebits.fingerprint import conditions
+from samebits.fingerprint.paths import Artifact
 from samebits.launch.arm import run_arm
-from samebits.launch.cluster import load
-from samebits.launch.slurm_executor import SlurmExecutor
-from samebits.stressors import NAMES, Stressor
+from samebits.launch.slurm import SlurmExecutor
+from samebits.recipe.cluster import load
+from samebits.spec.stressors import NAMES, Stressor
 
 from .cluster import Cluster
 

@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from samebits.artifact.folder import Artifact
-from samebits.launch import container, image, line
-from samebits.launch.cluster import ClusterFile
+from samebits.fingerprint.paths import Artifact
+from samebits.launch import container, rank_command
 from samebits.launch.container import Mount
-from samebits.launch.job import LaunchError
+from samebits.launch.job_state import LaunchError
+from samebits.launch.srun import Stage
 from samebits.launch.start import SPARE_MINUTES, Request, base
-from samebits.launch.step import Stage
-from samebits.plan import Plan
-from samebits.sections import MegatronRecipe, TokenData
+from samebits.recipe import image
+from samebits.recipe.cluster import ClusterFile
+from samebits.spec.plan import Plan
+from samebits.spec.sections import MegatronRecipe, TokenData
 
 WARNED_SECONDS = 60
 _BARE = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "PATH")
@@ -44,7 +45,7 @@ def stage(facts: ClusterFile, plan: Plan, folder: Path, request: Request | None 
         cpus_per_rank=facts.cpus_per_rank,
         options=(*facts.slurm_of(recipe).srun, *entry.srun),
         prefix=entry.command,
-        command=(request.command if request and request.command else (python, *line.entry(recipe))),
+        command=(request.command if request and request.command else (python, *rank_command.entry(recipe))),
         outside={**entry.environment, **outside},
         path=inherited.get("PYTHONPATH", "") if pinned is None else "",
         interface=facts.interface,

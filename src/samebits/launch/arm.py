@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from samebits.artifact.folder import Artifact
+from samebits.fingerprint.paths import Artifact
 from samebits.launch import progress
-from samebits.launch.echo import Echo
-from samebits.launch.job import (
+from samebits.launch.console import Echo
+from samebits.launch.job_state import (
     LaunchError,
     Outcome,
     deciding,
@@ -30,7 +30,7 @@ from samebits.launch.job import (
 from samebits.launch.kept import plan_changes, reasons_to_run, surrounding_changes
 from samebits.launch.starting import Starting
 from samebits.launch.submit import Executor, Job, LocalExecutor
-from samebits.plan import Plan
+from samebits.spec.plan import Plan
 
 
 class CancelledError(RuntimeError):

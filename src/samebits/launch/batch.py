@@ -13,14 +13,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from samebits.artifact.folder import Artifact
-from samebits.launch import ending, environment, failure, job, line, step, traces, varying
-from samebits.launch.job import Outcome
-from samebits.launch.local import GRACE_SECONDS, PORT_TRIES, free_port
+from samebits.fingerprint.paths import Artifact
+from samebits.launch import ending, environment, failure_messages, job_state, traces, varying
+from samebits.launch import rank_command as line
+from samebits.launch import srun as step
+from samebits.launch.job_state import Outcome
 from samebits.launch.patience import Patience
-from samebits.launch.slurm import SlurmError, names, view
-from samebits.launch.step import Meeting, Stage
-from samebits.plan import Plan, PlanError
+from samebits.launch.slurm_cli import SlurmError, names, view
+from samebits.launch.srun import Meeting, Stage
+from samebits.launch.supervise import GRACE_SECONDS, PORT_TRIES, free_port
+from samebits.spec.plan import Plan, PlanError
 
 _LAG_SECONDS = 20.0
 """In which a shared file system shows what another node has written."""
@@ -35,15 +37,15 @@ def run_arms(starts: Sequence[tuple[str, str]], stage: Stage) -> None:
     """
     again = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
     signals = _Signals()
-    launched = [(Artifact(Path(folder)), job.resumed_as(launch, again)) for folder, launch in starts]
-    if again and all(job.finished(artifact) for artifact, _ in launched):
+    launched = [(Artifact(Path(folder)), job_state.resumed_as(launch, again)) for folder, launch in starts]
+    if again and all(job_state.finished(artifact) for artifact, _ in launched):
         print("every arm of this job had finished; nothing is run", flush=True)
         return
     if again:
         for artifact, launch in launched:
             _begin_again(artifact, launch, again)
     for artifact, launch in launched:
-        with job.running(artifact, launch) as refusal:
+        with job_state.running(artifact, launch) as refusal:
             if refusal:
                 print(f"{artifact.folder}: start {launch}: {refusal}; nothing is run", flush=True)
                 continue
@@ -72,13 +74,13 @@ def _run(artifact: Artifact, launch: str, stage: Stage, signals: _Signals) -> st
     try:
         return _Arm(artifact, launch, stage, signals).run()
     except (OSError, PlanError) as error:
-        return f"arm {artifact.folder.name}: job {_job()}: {error}; mend that, {failure.AGAIN}"
+        return f"arm {artifact.folder.name}: job {_job()}: {error}; mend that, {failure_messages.AGAIN}"
 
 
 def _say(artifact: Artifact, launch: str, message: str, seconds: float) -> None:
     """Nothing where the folder was given to another start meanwhile: Slurm may take a node for lost that lives on."""
     print(message or f"{artifact.folder}: done", flush=True)
-    record = job.read_record(artifact)
+    record = job_state.read_record(artifact)
     if record is None or record.launch != launch:
         print(f"{artifact.folder}: is another start's now; no outcome is written", flush=True)
         return
@@ -86,7 +88,7 @@ def _say(artifact: Artifact, launch: str, message: str, seconds: float) -> None:
         ok=not message,
         message=message,
         launch=launch,
-        ended=job.now(),
+        ended=job_state.now(),
         seconds=round(seconds, 3),
         nodes=_nodes(),
     ).write(artifact)
@@ -94,8 +96,8 @@ def _say(artifact: Artifact, launch: str, message: str, seconds: float) -> None:
 
 def _begin_again(artifact: Artifact, launch: str, again: int) -> None:
     """Unless the folder was given to another start meanwhile."""
-    with job.deciding(artifact):
-        if job.renew(artifact, launch):
+    with job_state.deciding(artifact):
+        if job_state.renew(artifact, launch):
             aside = traces.set_aside(artifact)
             print(f"{artifact.folder}: start {again + 1} of this job; what was there is in {aside}", flush=True)
 
@@ -109,7 +111,7 @@ def _check_image(stage: Stage) -> str:
     )
     if done.returncode == 0:
         return ""
-    said = "\n".join(f"    {line}" for line in done.stderr.splitlines()[-failure.LOG_LINES :])
+    said = "\n".join(f"    {line}" for line in done.stderr.splitlines()[-failure_messages.LOG_LINES :])
     return (
         f"job {_job()}: the image {stage.image.name} was refused; no step counts\n{said}\n"
         "Put the file back that the recipe names, or lock the new one (`samebits image lock`), then start again."
@@ -133,9 +135,9 @@ class _Signals:
         if self.seen is signal.SIGUSR2:
             return (
                 f"arm {arm}: job {_job()}: Slurm's time limit is near (SIGUSR2), ended; raise launch.time_minutes, "
-                f"from which the job's limit follows, {failure.AGAIN}"
+                f"from which the job's limit follows, {failure_messages.AGAIN}"
             )
-        return f"arm {arm}: job {_job()}: was cancelled or preempted ({self.seen.name}), {failure.AGAIN}"
+        return f"arm {arm}: job {_job()}: was cancelled or preempted ({self.seen.name}), {failure_messages.AGAIN}"
 
 
 class _Arm:
@@ -156,7 +158,7 @@ class _Arm:
         message = ""
         for _ in range(PORT_TRIES):
             message = self._signals.message(self._plan.arm) or self._once()
-            if not message or not failure.lost_the_port(self._artifact.log(0)):
+            if not message or not failure_messages.lost_the_port(self._artifact.log(0)):
                 break
             traces.clear(self._artifact)
         return message or self._missing() or line.settle(self._artifact, self._plan, self._restored)
@@ -203,11 +205,11 @@ class _Arm:
                 return self._failed(srun)
             match patience.exceeded():
                 case "time":
-                    return failure.of_time(self._artifact, world, launch.time_minutes)
+                    return failure_messages.of_time(self._artifact, world, launch.time_minutes)
                 case "hang":
                     srun.send_signal(signal.SIGUSR1)
                     _wait(srun, _STACK_SECONDS)
-                    return failure.of_hang(self._artifact, world, launch.hang_minutes)
+                    return failure_messages.of_hang(self._artifact, world, launch.hang_minutes)
             time.sleep(0.2)
         return self._failed(srun) if srun.returncode else ""
 
@@ -223,7 +225,7 @@ class _Arm:
         while (ranks := traces.missing(self._artifact, self._plan.world)) and time.monotonic() < deadline:
             time.sleep(1)
         why = line.why_missing(self._plan)
-        return failure.of_missing_file(self._artifact, ranks[0], f"job {_job()}", why) if ranks else ""
+        return failure_messages.of_missing_file(self._artifact, ranks[0], f"job {_job()}", why) if ranks else ""
 
     def _lines(self) -> list[str]:
         return self._said.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 import samebits
-from samebits.arms import SOURCES
+from samebits.spec import rank_sources
 
 
 def freeze(target: Path) -> None:
     """Copies the package's rank part to `target`/samebits, for PYTHONPATH=`target`."""
     package = Path(samebits.__file__).parent
-    for path in (found for pattern in ("__init__.py", *SOURCES) for found in package.glob(pattern)):
+    for path in rank_sources(package):
         copy = target / "samebits" / path.relative_to(package)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from samebits.launch.image import Image, ImageError
-from samebits.problem import Problem
+from samebits.recipe.image import Image, ImageError
+from samebits.recipe.problem import Problem
 
 Engine = Literal["none", "pyxis", "apptainer", "charliecloud", "podman"]
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from samebits.artifact.folder import Artifact
-from samebits.launch import failure
-from samebits.launch.slurm import View
+from samebits.fingerprint.paths import Artifact
+from samebits.launch import failure_messages
+from samebits.launch.failure_messages import AGAIN
+from samebits.launch.slurm_cli import View
 
 _TASKS = re.compile(r"^srun: error: (?P<node>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<how>.+)$")
 _STATUS = re.compile(r"Exited with exit code (\d+)")
@@ -45,10 +46,10 @@ def of_rank(artifact: Artifact, said: Sequence[str], job: str) -> str:
     found, rank = _blamed(artifact, ended(said))
     place = f"{found.node} (job {job})"
     # slurmstepd speaks on the standard error of the step's tasks.
-    heard = [*said, *failure.last_lines(artifact.log(rank))]
+    heard = [*said, *failure_messages.last_lines(artifact.log(rank))]
     if found.status is None or (found.status == -signal.SIGKILL and any(map(_MEMORY.search, heard))):
         return of_memory(artifact, rank, place)
-    return failure.of_rank(artifact, rank, found.status, place)
+    return failure_messages.of_rank(artifact, rank, found.status, place)
 
 
 def of_memory(artifact: Artifact, rank: int, place: str) -> str:
@@ -56,9 +57,9 @@ def of_memory(artifact: Artifact, rank: int, place: str) -> str:
     return "\n".join(
         [
             f"arm {artifact.folder.name}: rank {rank} on {place} {_OUT_OF_MEMORY}, Slurm killed it",
-            *failure.quoted(log, failure.last_lines(log)),
+            *failure_messages.quoted(log, failure_messages.last_lines(log)),
             "Ask for more memory (`sbatch: {mem: ...}` in the cluster file or the recipe's cluster.slurm), or make the "
-            f"recipe smaller, {failure.AGAIN}.",
+            f"recipe smaller, {AGAIN}.",
         ]
     )
 
@@ -70,11 +71,11 @@ def of_step(artifact: Artifact, said: Sequence[str], status: int, job: str) -> s
     return "\n".join(
         [
             f"arm {artifact.folder.name}: job {job} {what}",
-            *(f"    {line}" for line in said[-failure.LOG_LINES :]),
-            *([] if node else failure.quoted(artifact.log(0), failure.last_lines(artifact.log(0)))),
-            f"Mend the cause (an engine that is not on the nodes, an option of srun, a mount), {failure.AGAIN}."
+            *(f"    {line}" for line in said[-failure_messages.LOG_LINES :]),
+            *([] if node else failure_messages.quoted(artifact.log(0), failure_messages.last_lines(artifact.log(0)))),
+            f"Mend the cause (an engine that is not on the nodes, an option of srun, a mount), {AGAIN}."
             if not node
-            else f"Slurm's `sinfo -R` says what is wrong with the node; {failure.AGAIN.removeprefix('then ')}.",
+            else f"Slurm's `sinfo -R` says what is wrong with the node; {AGAIN.removeprefix('then ')}.",
         ]
     )
 
@@ -102,9 +103,9 @@ def of_job(artifact: Artifact, job: str, log: Path, view: View) -> str:
     return "\n".join(
         [
             f"arm {artifact.folder.name}: job {job}{where} {how.format(**facts)} ({_words(view)})",
-            *failure.quoted(log, failure.last_lines(log)),
+            *failure_messages.quoted(log, failure_messages.last_lines(log)),
             *_last_words(artifact),
-            f"{advice.format(**facts)}, {failure.AGAIN}.",
+            f"{advice.format(**facts)}, {AGAIN}.",
         ]
     )
 
@@ -116,8 +117,8 @@ def _words(view: View) -> str:
 
 def _last_words(artifact: Artifact) -> Iterator[str]:
     """Of rank 0, which speaks for the arm."""
-    if lines := failure.last_lines(artifact.log(0), 5):
-        yield from failure.quoted(artifact.log(0), lines)
+    if lines := failure_messages.last_lines(artifact.log(0), 5):
+        yield from failure_messages.quoted(artifact.log(0), lines)
 
 
 def _blamed(artifact: Artifact, found: Sequence[Ended]) -> tuple[Ended, int]:
@@ -128,7 +129,7 @@ def _blamed(artifact: Artifact, found: Sequence[Ended]) -> tuple[Ended, int]:
             return one, one.ranks[0]
     for one in found:
         for rank in one.ranks[:_LOGS_READ]:
-            if not _PEER_GONE.search(failure.headline(failure.last_lines(artifact.log(rank)))):
+            if not _PEER_GONE.search(failure_messages.headline(failure_messages.last_lines(artifact.log(rank)))):
                 return one, rank
     return found[0], found[0].ranks[0]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from samebits import determinism
-from samebits.plan import Plan
+from samebits.recipe import determinism
+from samebits.spec.plan import Plan
 
 INHERITED = (
     "PATH",
@@ -71,7 +71,7 @@ def of_srun(environment: Mapping[str, str], outside: Mapping[str, str]) -> dict[
 
 
 def of_local_rank(rank: int, world: int, port: int, launch: str) -> dict[str, str]:
-    """What torch.distributed and samebits.run.rank expect, all ranks being on this machine."""
+    """What torch.distributed and samebits.worker.main expect, all ranks being on this machine."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

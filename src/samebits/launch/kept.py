@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from samebits import arms
-from samebits.artifact.folder import Artifact
-from samebits.artifact.ranks import ranks_text
+from samebits.fingerprint.paths import Artifact
+from samebits.fingerprint.ranks import ranks_text
 from samebits.launch import traces
-from samebits.launch.job import read_outcome, read_record
-from samebits.plan import Plan, PlanError
+from samebits.launch.job_state import read_outcome, read_record
+from samebits.plan import arms
+from samebits.spec.plan import Plan, PlanError
 
 
 def reasons_to_run(plan: Plan, artifact: Artifact, place: str) -> list[str]:

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from samebits.sections import Recipe
+from samebits.spec.sections import Recipe
 
 _STOPPED_SECONDS = 10.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from samebits.artifact.folder import write_whole
-from samebits.launch.image import Image, check_file
+from samebits.fingerprint.paths import write_whole
+from samebits.recipe.image import Image, check_file
 
 
 def check(image: Image, memory: Path) -> None:

@@ -1,126 +1,120 @@
-"""Slurm's commands: what has become of a job, finding one by its name, cancelling it."""
+"""Arms as jobs of a Slurm cluster: the batch step of each job runs `samebits.launch.batch.run_arms`."""
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import re
-import subprocess
-from dataclasses import dataclass
+from dataclasses import replace
 
-ENDED = frozenset(
-    (
-        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
-        *("REVOKED", "TIMEOUT", "GONE"),
-    )
-)
-"""States from which a job does not come back; GONE is ours: Slurm no longer knows it."""
+from samebits.fingerprint.paths import Artifact
+from samebits.launch import allocation, seen, slurm_cli
+from samebits.launch.batch import run_arms
+from samebits.launch.code import freeze
+from samebits.launch.console import Echo
+from samebits.launch.job_state import JobRecord, LaunchError
+from samebits.launch.slurm_cli import SlurmError
+from samebits.launch.slurm_job import SlurmJob
+from samebits.launch.start import Request
+from samebits.launch.submit import BatchError, batch_script, complete_batch, submit_batch
+from samebits.recipe.cluster import ClusterFile
+from samebits.spec.plan import Plan
 
-HOPELESS = frozenset(
-    (
-        *("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "AccountNotAllowed"),
-        *("InvalidAccount", "InvalidQOS", "QOSNotAllowed"),
-    )
-)
-"""Reasons for which a job waits for ever."""
-
-_ANSWER_SECONDS = 60
-_STATE = re.compile("[A-Z_]+")
-_UNKNOWN_JOB = re.compile("Invalid job id", re.IGNORECASE)
+_NO_NODES = re.compile("node configuration is not available|More processors requested", re.IGNORECASE)
 
 
-class SlurmError(RuntimeError):
-    """Slurm refused, or does not answer; carries its own words."""
+class SlurmExecutor:
+    """facts: of the cluster file."""
 
+    def __init__(self, facts: ClusterFile) -> None:
+        self._facts = facts
 
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """A job as Slurm sees it. state: in Slurm's words. name: empty where it is not known. reason: why it waits or was
-    ended. nodes: a host list."""
+    def check(self, plan: Plan, artifact: Artifact) -> None:
+        if "%" in str(artifact.folder):
+            raise LaunchError(f"{artifact.folder}: has a %, which Slurm replaces in names of logs; use another folder")
+        results = artifact.folder.parent.parent
+        image = allocation.stage(self._facts, plan, results).image
+        # Files that lie on the nodes alone are checked there alone.
+        here = image is not None and image.file is not None and image.file.exists()
+        if image is not None and (here or self._facts.verify_image == "first-node"):
+            seen.check(image, results / ".images.json")
 
-    state: str
-    name: str = ""
-    reason: str = ""
-    nodes: str = ""
+    def place(self, plan: Plan) -> str:
+        nodes, ranks = self._facts.layout(plan.recipe)
+        over = f" over {self._facts.interface}" if self._facts.interface else ""
+        image = f", in the image by {self._facts.engine}" if plan.recipe.container else ""
+        return f"{nodes} node{'s' if nodes > 1 else ''} of a cluster{over}, {ranks} ranks each{image}"
 
-    @property
-    def live(self) -> bool:
-        return self.state not in ENDED
+    def submit(self, request: Request, echo: Echo) -> SlurmJob:
+        for start in request.starts:
+            freeze(start.artifact.launch / "code")
+        try:
+            job = self._submit(request)
+        except BatchError as refused:
+            job = self._without_avoiding(request, refused, echo)
+        return self._job(request.starts[0].artifact, job, request)
 
+    def attach(self, artifact: Artifact, record: JobRecord) -> SlurmJob | None:
+        """Raises LaunchError where Slurm cannot be asked: whether there is a job is not known then."""
+        home = Artifact(artifact.folder.with_name(record.lead or artifact.folder.name))
+        name = record.name or allocation.job_name(home, record.launch)
+        try:
+            job = record.job or slurm_cli.find(name)
+            view = slurm_cli.view(job) if job else None
+        except SlurmError as error:
+            raise LaunchError(
+                f"arm {artifact.folder.name}: {error}; whether its job of {record.submitted} still runs is not known; "
+                "start again when Slurm answers"
+            ) from error
+        # Ids begin again with a new cluster: a job of another name is somebody else's.
+        if job is None or view is None or not view.live or view.name != name:
+            return None
+        complete_batch(home.launch, job)
+        return SlurmJob(artifact, home, job, name, self._facts.poll_seconds)
 
-def view(job: str) -> View:
-    """Raises SlurmError where the controller cannot be asked: then nothing is known."""
-    try:
-        said = ask("squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%T|%r|%N|%j")
-    except SlurmError as error:
-        if not _UNKNOWN_JOB.search(str(error)):
-            raise
-        said = ""
-    if not said.strip():
-        return _remembered(job)
-    for line in said.splitlines():
-        parts = line.split("|", 3)
-        if len(parts) == 4 and _STATE.fullmatch(parts[0]):
-            state, reason, nodes, name = parts
-            return View(state=state, name=name, reason=reason, nodes=nodes)
-    raise SlurmError(f"`squeue` says of job {job} what is no state of a job: {said.splitlines()[0][:80]!r}")
+    def script(self, request: Request) -> str:
+        """The text that sbatch is given."""
+        return batch_script(request.starts[0].artifact.launch, allocation.parameters(self._facts, request))
 
+    def _job(self, home: Artifact, job: str, request: Request) -> SlurmJob:
+        name = allocation.job_name(home, request.starts[0].launch)
+        # A site's own rules may have given it another name.
+        with contextlib.suppress(SlurmError):
+            name = slurm_cli.view(job).name or name
+        return SlurmJob(home, home, job, name, self._facts.poll_seconds)
 
-def _remembered(job: str) -> View:
-    """Of a job that the controller has forgotten, from accounting where there is any."""
-    if not accounting():
-        return View(state="GONE")
-    try:
-        said = ask(
-            "sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job}", "--format=State,NodeList,JobName"
+    def _without_avoiding(self, request: Request, refused: BatchError, echo: Echo) -> str:
+        """Where the cluster has no nodes but those to avoid, on any: the judge then says what that cannot show."""
+        arm = request.starts[0].plan.arm
+        refusal = LaunchError(f"arm {arm}: sbatch refused the job: {refused}; {allocation.advice(str(refused))}")
+        if not request.off or not _NO_NODES.search(str(refused)):
+            raise refusal from refused
+        try:
+            job = self._submit(replace(request, off=()))
+        except BatchError:
+            raise refusal from refused
+        echo.line(
+            f"arm {arm}: cannot avoid {', '.join(request.off)}, the reference's nodes ({refused}), and runs on any: "
+            "that bits are equal across allocations will not be claimed"
         )
-    except SlurmError:
-        return View(state="GONE")
-    if not (lines := said.splitlines()):
-        return View(state="GONE")
-    state, nodes, name = [*lines[-1].split("|", 2), "", ""][:3]
-    # `CANCELLED by 1000`. A job that accounting still takes for running, and the controller does not know, is gone.
-    word = state.partition(" ")[0]
-    return View(state=word if word in ENDED else "GONE", name=name, reason=state, nodes=nodes)
+        return job
 
+    def _submit(self, request: Request) -> str:
+        """Raises BatchError where sbatch gave no id and Slurm has no job of that name."""
+        home = request.starts[0].artifact
+        stage = allocation.stage(self._facts, request.starts[0].plan, home.folder.parent.parent, request)
+        starts = [(str(start.artifact.folder), start.launch) for start in request.starts]
+        parameters = allocation.parameters(self._facts, request)
+        try:
+            return submit_batch(home.launch, parameters, run_arms, starts, stage)
+        except BatchError:
+            # It may have been taken all the same, and the answer lost.
+            if (job := self._taken(str(parameters["job_name"]))) is None:
+                raise
+            complete_batch(home.launch, job)
+            return job
 
-@functools.cache
-def accounting() -> bool:
-    """Whether the cluster keeps accounts; `sacct` fails, and some versions hang, where it does not."""
-    kind = re.search(r"AccountingStorageType\s*=\s*(\S+)", ask("scontrol", "show", "config"))
-    return kind is not None and kind.group(1) not in ("(null)", "accounting_storage/none")
-
-
-def find(name: str) -> str | None:
-    """Id of the live job of that name, whoever's. Raises SlurmError where the controller cannot be asked."""
-    said = ask("squeue", "--noheader", f"--name={name}", "--format=%i").split()
-    return said[0] if said and said[0].isdigit() else None
-
-
-def cancel(job: str) -> None:
-    """Asks for it; whether the job has ended is seen by `view`. Raises SlurmError."""
-    try:
-        ask("scancel", job)
-    except SlurmError as error:
-        if not _UNKNOWN_JOB.search(str(error)):
-            raise
-
-
-def names(hosts: str) -> tuple[str, ...]:
-    """The nodes of a host list such as `n[1-3,7]`, in the order of ranks. Raises SlurmError."""
-    return tuple(ask("scontrol", "show", "hostnames", hosts).split()) if hosts else ()
-
-
-def ask(*command: str) -> str:
-    """Standard output of one of Slurm's commands. Raises SlurmError with what it said instead."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, stdin=subprocess.DEVNULL, check=False
-        )
-    except FileNotFoundError as error:
-        raise SlurmError(f"`{command[0]}` is not on PATH; start on a host that can submit to Slurm") from error
-    except subprocess.TimeoutExpired as error:
-        raise SlurmError(f"`{' '.join(command)}` gave no answer in {_ANSWER_SECONDS} s") from error
-    if done.returncode != 0:
-        words = " ".join((done.stderr or done.stdout).split())
-        raise SlurmError(f"`{command[0]}` says: {words or f'status {done.returncode}'}")
-    return done.stdout
+    def _taken(self, name: str) -> str | None:
+        try:
+            return slurm_cli.find(name)
+        except SlurmError:
+            return None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from samebits.artifact.folder import Artifact
-from samebits.launch import allocation, ending, progress, slurm
-from samebits.launch.job import LaunchError, read_outcome
-from samebits.launch.slurm import SlurmError, View
+from samebits.fingerprint.paths import Artifact
+from samebits.launch import allocation, ending, progress, slurm_cli
+from samebits.launch.job_state import LaunchError, read_outcome
+from samebits.launch.slurm_cli import SlurmError, View
 
 _CANCEL_SECONDS = 180
 _LOOKS = 3
@@ -71,12 +71,12 @@ class SlurmJob:
         return self._poll
 
     def _look(self) -> View:
-        seen = slurm.view(self._id)
+        seen = slurm_cli.view(self._id)
         return seen if seen.name in ("", self._name) else View(state="GONE")
 
     def _give_up(self) -> None:
         """Ends a job that Slurm took and can never start. After some looks: the first reason may be a passing one."""
-        waits = self._view.state == "PENDING" and self._view.reason in slurm.HOPELESS
+        waits = self._view.state == "PENDING" and self._view.reason in slurm_cli.HOPELESS
         self._hopeless = self._hopeless + 1 if waits else 0
         if self._hopeless == _LOOKS:
             self._never = self._view.reason
@@ -100,7 +100,7 @@ class SlurmJob:
             try:
                 if not self._look().live:
                     return
-                slurm.cancel(self._id)
+                slurm_cli.cancel(self._id)
             except SlurmError as error:
                 self._trouble = str(error)
             time.sleep(1)

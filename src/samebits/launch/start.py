@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from samebits.artifact.folder import Artifact
-from samebits.plan import Plan
+from samebits.fingerprint.paths import Artifact
+from samebits.spec.plan import Plan
 
 SPARE_MINUTES = 5
 """A job ends its ranks when their time is over and says so; only so much later would its scheduler."""

@@ -9,16 +9,16 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from samebits import arms
-from samebits.artifact.folder import Artifact, write_whole
+from samebits.fingerprint.paths import Artifact, write_whole
 from samebits.launch import environment, traces
-from samebits.launch.echo import Echo
-from samebits.launch.job import JobRecord, LaunchError, now, read_outcome, runner
+from samebits.launch.console import Echo
+from samebits.launch.job_state import JobRecord, LaunchError, now, read_outcome, runner
 from samebits.launch.kept import launch_restored
 from samebits.launch.start import Request, Start
 from samebits.launch.submit import Executor, Job
 from samebits.launch.varying import STRESS
-from samebits.plan import Plan
+from samebits.plan import arms
+from samebits.spec.plan import Plan
 
 
 class Starting:

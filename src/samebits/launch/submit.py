@@ -19,15 +19,15 @@ from typing import Any, Protocol
 import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-from samebits.artifact.folder import Artifact
+from samebits.fingerprint.paths import Artifact
 from samebits.launch import code
-from samebits.launch.echo import Echo
-from samebits.launch.job import JobRecord, LaunchError
-from samebits.launch.local import run_arms
-from samebits.launch.local_job import LocalJob
+from samebits.launch.console import Echo
+from samebits.launch.job_state import JobRecord, LaunchError
+from samebits.launch.local import LocalJob
 from samebits.launch.start import SPARE_MINUTES, Request
-from samebits.plan import Plan
-from samebits.sections import CommandRecipe
+from samebits.launch.supervise import run_arms
+from samebits.spec.plan import Plan
+from samebits.spec.sections import CommandRecipe
 
 _STEERING = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_")
 

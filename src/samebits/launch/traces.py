@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from samebits.artifact.folder import Artifact
+from samebits.fingerprint.paths import Artifact
 
 
 def missing(artifact: Artifact, world: int) -> list[int]:

@@ -1,12 +1,12 @@
-"""How the ranks of a stress run are started otherwise: through `samebits.run.stressed`, and in another order."""
+"""How the ranks of a stress run are started otherwise: through `samebits.worker.perturb`, and in another order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from samebits.launch.line import by_node
-from samebits.plan import Plan
+from samebits.launch.rank_command import by_node
+from samebits.spec.plan import Plan
 
 STRESS = "stress"
 """Folder of stress runs, beside `arms`."""
@@ -17,7 +17,7 @@ HOST_FILE = "SLURM_HOSTFILE"
 
 def entered(plan: Plan, artifact: Path, python: str) -> list[str]:
     """What stands before the command of a rank; nothing where nothing is varied. artifact: folder of the arm."""
-    return [python, "-m", "samebits.run.stressed", str(artifact)] if plan.stress else []
+    return [python, "-m", "samebits.worker.perturb", str(artifact)] if plan.stress else []
 
 
 def starting_order(plan: Plan) -> Sequence[int]:

@@ -11,16 +11,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from samebits.artifact.folder import Artifact
+from samebits.fingerprint.paths import Artifact
 from samebits.launch import progress
 from samebits.launch.arm import CancelledError, cancel, interrupts
-from samebits.launch.echo import Echo
-from samebits.launch.job import LaunchError, Outcome, deciding, latest_outcome, now, read_record, unreadable
+from samebits.launch.console import Echo
+from samebits.launch.job_state import LaunchError, Outcome, deciding, latest_outcome, now, read_record, unreadable
 from samebits.launch.kept import plan_changes, reasons_to_run
 from samebits.launch.start import base
 from samebits.launch.starting import Starting, refuse_running
 from samebits.launch.submit import Executor, Job
-from samebits.plan import Plan
+from samebits.spec.plan import Plan
 
 
 def run_whole(

@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from samebits.artifact.ranks import ranks_text
-from samebits.judge.cost import Cost, Effect, Findings
+from samebits.fingerprint.ranks import ranks_text
+from samebits.overhead.results import Cost, Effect, Findings
 from samebits.report import costs, figures, grid, words
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from samebits.judge.cost import Cost, Effect, RunTimes, SettingTimes
+from samebits.overhead.results import Cost, Effect, RunTimes, SettingTimes
 from samebits.report.costs import blocks_runs, label
 from samebits.report.picture import CANDIDATE, CARD, INK, LIMIT, REFERENCE, inline_svg
 

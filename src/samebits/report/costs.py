@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from samebits.judge.cost import Cost, Effect, Findings, PhaseCost, RunTimes, SettingTimes
-from samebits.judge.judgement import GateResult, Judgement
-from samebits.judge.overhead import STRAGGLER
-from samebits.overhead import Experiment
+from samebits.compare.judgement import GateResult, Judgement
+from samebits.overhead.results import Cost, Effect, Findings, PhaseCost, RunTimes, SettingTimes
+from samebits.overhead.statistics import STRAGGLER
 from samebits.report import figures, words
+from samebits.spec.overhead import Experiment
 
 _TITLE: dict[Experiment, str] = {
     "overhead": "Deterministic against baseline",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from samebits.judge.cost import Cost, PhaseCost
-from samebits.judge.digits import LEVEL_TEXT, decimals, estimate, interval, number, percent, ratio, size
-from samebits.judge.overhead import POWER, Estimate
+from samebits.overhead.digits import LEVEL_TEXT, decimals, estimate, interval, number, percent, ratio, size
+from samebits.overhead.results import Cost, PhaseCost
+from samebits.overhead.statistics import POWER, Estimate
 
 __all__ = [
     "LEVEL_TEXT",

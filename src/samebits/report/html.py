@@ -12,11 +12,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from samebits.artifact.ranks import ranks_text
-from samebits.judge.judgement import Curve, Judgement
-from samebits.judge.verdicts import EXIT_STATUS
+from samebits.compare.judgement import Curve, Judgement
+from samebits.fingerprint.ranks import ranks_text
 from samebits.report import cost_plots, costs, figures, found, layout, published, words
 from samebits.report.plots import curve_svg, curve_table, gaps
+from samebits.spec.verdicts import EXIT_STATUS
 
 _MOST_VALUES = 60
 

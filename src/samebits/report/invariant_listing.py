@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from samebits.judge.invariants import Check, Invariant
+from samebits.checks.invariants import Check, Invariant
 from samebits.report import grid, words
 from samebits.report.terminal import verdict_word
 

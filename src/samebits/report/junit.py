@@ -10,10 +10,9 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
-from samebits.artifact.ranks import ranks_text
-from samebits.judge.cost import Cost
-from samebits.judge.judgement import Comparison, GateResult, Judgement
-from samebits.judge.verdicts import Verdict
+from samebits.compare.judgement import Comparison, GateResult, Judgement
+from samebits.fingerprint.ranks import ranks_text
+from samebits.overhead.results import Cost
 from samebits.report import figures
 from samebits.report.costs import label, measured_text
 from samebits.report.words import (
@@ -27,6 +26,7 @@ from samebits.report.words import (
     printable,
     scope_text,
 )
+from samebits.spec.verdicts import Verdict
 
 _ELEMENT: dict[Verdict, str] = {"fail": "failure", "invalid": "error", "inconclusive": "error"}
 

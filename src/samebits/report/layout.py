@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from samebits.judge.judgement import (
+from samebits.compare.judgement import (
     ArmSummary,
     Comparison,
     Curve,
@@ -14,8 +14,8 @@ from samebits.judge.judgement import (
     PinRow,
     WaivedItem,
 )
-from samebits.pins import Deviation
 from samebits.report.words import is_planted, place_text
+from samebits.spec.pins import Deviation
 
 _OPEN_FINDINGS = 3
 _SHORT_PIN_GROUP = 6

@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from samebits.experiment_table import ExperimentRow
-from samebits.judge.show import Shown, ShownFile, ShownRecord
-from samebits.plan_table import PlanRow
+from samebits.compare.inspect import Shown, ShownFile, ShownRecord
+from samebits.overhead.run_table import ExperimentRow
+from samebits.plan.overview import PlanRow
 from samebits.report import words
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from samebits.judge.stress import Stress
 from samebits.report import grid, terminal, words
+from samebits.stress.results import Stress
 
 
 def stress_text(stress: Stress) -> Group:

@@ -13,11 +13,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from samebits.artifact.ranks import ranks_text
-from samebits.judge.cost import Cost
-from samebits.judge.judgement import Comparison, Divergence, GateResult, Judgement, RankDivergence, RecordView
-from samebits.judge.verdicts import Verdict
+from samebits.compare.judgement import Comparison, Divergence, GateResult, Judgement, RankDivergence, RecordView
+from samebits.fingerprint.ranks import ranks_text
+from samebits.overhead.results import Cost
 from samebits.report import cost_listing, found, grid, layout, words
+from samebits.spec.verdicts import Verdict
 
 WIDTH = 100
 _MOST_ROWS = 8

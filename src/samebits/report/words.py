@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-from samebits.judge.judgement import ArmSummary, Comparison, GateResult, Scope, WaivedItem
-from samebits.judge.verdicts import Verdict
+from samebits.compare.judgement import ArmSummary, Comparison, GateResult, Scope, WaivedItem
+from samebits.spec.verdicts import Verdict
 
 MEANING: dict[Verdict, str] = {
     "pass": "Every gate passed. This holds for the scope stated here, and no further.",

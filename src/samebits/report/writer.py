@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from samebits.artifact.folder import write_whole
-from samebits.judge.judgement import Judgement
+from samebits.compare.judgement import Judgement
+from samebits.fingerprint.paths import write_whole
 from samebits.report.html import report_html
-from samebits.report.json_report import report_json
+from samebits.report.json import report_json
 from samebits.report.junit import junit_xml
 
 

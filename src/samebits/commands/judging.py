@@ -1,0 +1,106 @@
+"""Verbs that judge what lies there: collect, compare, check, report, verdict."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from samebits.commands.options import AsJson, Candidate, Folder, RecipeFile, Reference, Results
+from samebits.commands.status import Decided
+
+app = typer.Typer()
+
+
+@app.command()
+def collect(
+    folder: Folder,
+    deep: Annotated[
+        bool | None, typer.Option("--deep/--light", help="Re-read every record, or rely on what each rank verified.")
+    ] = None,
+    stamp: Annotated[
+        Path | None, typer.Option(help="Gets the outcome, a refusal too; the exit status is then 0.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify every rank's file, refuse gaps, and seal the manifest; of an experiment's folder, those of all runs."""
+    from samebits.commands import sealing
+
+    sealed = sealing.seal(folder, deep=deep, stamp=stamp)
+    print(json.dumps(sealed.as_json) if as_json else sealed.text, file=sys.stderr if sealed.refused else sys.stdout)
+
+
+@app.command()
+def compare(
+    reference: Reference,
+    candidate: Candidate,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two artifacts, with or without a pipeline: identical, or where they part."""
+    from samebits.compare import encode
+    from samebits.compare.compare import compare as compared
+    from samebits.fingerprint.paths import Artifact
+    from samebits.report import terminal
+    from samebits.spec.verdicts import EXIT_STATUS
+
+    comparison = compared(Artifact(reference), Artifact(candidate))
+    if as_json:
+        print(encode.to_json(comparison), end="")
+    else:
+        terminal.show(terminal.comparison_text(comparison))
+    raise Decided(EXIT_STATUS[comparison.verdict])
+
+
+@app.command()
+def check(folder: Folder, as_json: AsJson = False) -> None:
+    """Hold one artifact against itself: replicas, collectives, messages, recomputation, random streams, batches."""
+    from samebits.checks.check import check as checked
+    from samebits.compare import encode
+    from samebits.fingerprint.paths import Artifact
+    from samebits.report import invariant_listing, terminal
+    from samebits.spec.verdicts import EXIT_STATUS
+
+    found = checked(Artifact(folder))
+    if as_json:
+        print(encode.to_json(found), end="")
+    else:
+        terminal.show(invariant_listing.check_text(found))
+    raise Decided(EXIT_STATUS[found.verdict])
+
+
+@app.command()
+def report(path: RecipeFile, results: Results = Path("results")) -> None:
+    """Judge a recipe's arms; write report.html, report.json and junit.xml. Succeeds whatever the verdict."""
+    from samebits.gates.judge import judge
+    from samebits.recipe import load
+    from samebits.report import writer
+
+    judgement = judge(load.load(path), results)
+    folder = results / judgement.recipe
+    folder.mkdir(parents=True, exist_ok=True)
+    writer.write(judgement, folder)
+    print(f"{judgement.recipe}: {judgement.verdict}; {folder / 'report.html'}")
+
+
+@app.command()
+def verdict(
+    folder: Annotated[Path, typer.Argument(metavar="RESULTS/NAME", help="A recipe's folder of results.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show the verdict of a report that is there; its exit status is the verdict's."""
+    from samebits.gates.standing import check_standing
+    from samebits.report import json as json_report
+    from samebits.report import terminal
+    from samebits.spec.verdicts import EXIT_STATUS
+
+    judgement = json_report.load(folder / "report.json")
+    check_standing(judgement, folder)
+    if as_json:
+        print((folder / "report.json").read_text(encoding="utf-8"), end="")
+    else:
+        terminal.show(terminal.judgement_text(judgement))
+        print(f"\nreport: {folder / 'report.html'}")
+    raise Decided(EXIT_STATUS[judgement.verdict])

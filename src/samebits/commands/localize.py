@@ -1,0 +1,99 @@
+"""Verbs that look for a cause: localize."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from samebits.commands.options import AsJson, ClusterOption, LogFile, Results
+from samebits.commands.status import Decided
+
+if TYPE_CHECKING:
+    from samebits.localize.finding import Finding
+    from samebits.localize.recipe import Request
+
+app = typer.Typer()
+
+
+@app.command()
+def localize(
+    reference: Annotated[
+        Path | None, typer.Argument(metavar="REFERENCE", help="An arm's folder.", show_default=False)
+    ] = None,
+    candidate: Annotated[
+        Path | None, typer.Argument(metavar="CANDIDATE", help="The folder of an arm that differs.", show_default=False)
+    ] = None,
+    tries: Annotated[int, typer.Option(min=1, help="Pairs that are run before it is not reproduced.")] = 5,
+    work: Annotated[Path | None, typer.Option(help="Gets the pairs and the finding; else beside CANDIDATE.")] = None,
+    of: Annotated[
+        Path | None, typer.Option("--of", metavar="RECIPE", help="All arms of a recipe in which a gate failed.")
+    ] = None,
+    results: Results = Path("results"),
+    stamp: Annotated[
+        Path | None, typer.Option(help="With --of: written at the end; the exit status is then 0.")
+    ] = None,
+    log: LogFile = None,
+    cluster: ClusterOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a traced pair of two arms that differ, and name the operation, module, rank and step that made them differ.
+
+    Exit status: 0 no difference, 1 it is there, 2 not comparable, 3 not reproduced or not traced.
+    """
+    from samebits.localize.recipe import Request
+
+    request = Request(tries=tries, cluster=cluster, log=log, work=work)
+    if of is not None and reference is None:
+        _of_recipe(of, results, request, stamp, as_json=as_json)
+    elif of is None and reference is not None and candidate is not None:
+        _of_arms(reference, candidate, request, as_json=as_json)
+    else:
+        raise typer.BadParameter("give REFERENCE and CANDIDATE, or --of RECIPE alone")
+
+
+def _of_arms(reference: Path, candidate: Path, request: Request, *, as_json: bool) -> None:
+    from samebits.compare import encode
+    from samebits.localize.findings import exit_status
+    from samebits.localize.recipe import of_arms
+    from samebits.report import terminal
+    from samebits.spec.verdicts import EXIT_STATUS
+
+    comparison, finding = of_arms(reference, candidate, request)
+    if finding is None:
+        if as_json:
+            print(encode.to_json(comparison), end="")
+        else:
+            terminal.show(terminal.comparison_text(comparison))
+        raise Decided(EXIT_STATUS[comparison.verdict])
+    _show([finding], as_json=as_json)
+    raise Decided(exit_status(finding))
+
+
+def _of_recipe(path: Path, results: Path, request: Request, stamp: Path | None, *, as_json: bool) -> None:
+    from samebits.localize.findings import exit_status
+    from samebits.localize.recipe import of_recipe
+    from samebits.spec.verdicts import EXIT_STATUS
+
+    findings, verdict = of_recipe(path, results, request)
+    if stamp is not None:
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.write_text("".join(f"{one.candidate}: {one.sentence}\n" for one in findings), encoding="utf-8")
+        return
+    _show(findings, as_json=as_json)
+    if findings:
+        raise Decided(max(map(exit_status, findings), key=(0, 3, 1).index))
+    raise Decided(EXIT_STATUS[verdict])
+
+
+def _show(findings: Sequence[Finding], *, as_json: bool) -> None:
+    from samebits.compare import encode
+    from samebits.report import found, terminal
+
+    for finding in findings:
+        if as_json:
+            print(encode.to_json(finding), end="")
+        else:
+            terminal.show(found.finding_text(finding))

@@ -1,0 +1,1 @@
+"""Two arms record by record: certify, align, compare, diagnose. Never imports torch."""

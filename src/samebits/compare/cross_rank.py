@@ -1,0 +1,119 @@
+"""Across ranks: whether a difference that a rank meets in a collective or a message was made by another rank.
+
+Ranks share no clock. What they share is the order of the collectives of one group, the so many-th of one member being
+the so many-th of all, and the number that both sides give a message as they launch it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from samebits.compare.align import Pairing
+from samebits.compare.records import Item, RankRecords
+from samebits.compare.traced_block import Beside, Trail
+from samebits.fingerprint.ranks import ranks_of
+from samebits.fingerprint.records import RUNGS, TRACED, Kind
+
+_FUNCTIONAL = ("_c10d_functional.", "_c10d_functional_autograd.", "_dtensor.")
+
+
+class Source(StrEnum):
+    """Where a rank's first difference comes from. OWN: from the rank. RECEIVED: from other ranks. SHARED: the
+    collective or message itself, whose inputs are equal on every member. FOUND: it was there, and nothing recorded
+    made it: a hidden writer of this rank, or another rank through a reduction that is not seen (torch's DDP).
+    UNSEEN: from ranks that were not traced."""
+
+    OWN = "own"
+    FOUND = "found"
+    RECEIVED = "received"
+    SHARED = "shared"
+    UNSEEN = "unseen"
+
+
+@dataclass(frozen=True)
+class Link:
+    """ranks: it was received from, or which were not traced, or which took part."""
+
+    source: Source
+    ranks: frozenset[int] = frozenset()
+
+
+class Links:
+    """trails: of the ranks that differ in the block at `at`, by rank."""
+
+    def __init__(self, pairing: Pairing, at: int, trails: Mapping[int, Trail]) -> None:
+        self._pairing = pairing
+        self._at = at
+        self._trails = dict(trails)
+
+    def of(self, rank: int, item: Item) -> Link:
+        """Of a rank's first difference."""
+        kind = item.site.kind
+        if kind is Kind.COLLECTIVE and self._came_in(item):
+            return self._of_collective(rank, item)
+        if kind is Kind.RECEIVE and self._came_in(item):
+            return self._of_message(rank, item)
+        return Link(Source.OWN if _made_here(item) else Source.FOUND)
+
+    @staticmethod
+    def _came_in(item: Item) -> bool:
+        """Whether both arms had it, and what this rank put in is not known to differ."""
+        return not item.lone and item.same_input is not False
+
+    def _of_collective(self, rank: int, item: Item) -> Link:
+        number = self._trails[rank].ordinal(item)
+        members = ranks_of(item.site.scope.removeprefix("ranks ")) - {rank}
+        # The second output of one call has the same inputs as the first.
+        name = item.site.name.partition("#")[0]
+        beside = {member: self._nth(member, Kind.COLLECTIVE, name, item.site.scope, number) for member in members}
+        differing = {member for member, found in beside.items() if found is not None and found.same_input is False}
+        if differing:
+            return Link(Source.RECEIVED, frozenset(differing))
+        if missing := {member for member, found in beside.items() if found is None or found.partial}:
+            return Link(Source.UNSEEN, frozenset(missing))
+        return Link(Source.SHARED, frozenset({rank, *members}))
+
+    def _of_message(self, rank: int, item: Item) -> Link:
+        sender = int(item.site.scope.removeprefix("from "))
+        name = item.site.name.replace("recv", "send", 1)
+        number = self._trails[rank].number(item)
+        sent = self._trail(sender).numbered(Kind.SEND, name, f"to {rank}", number) if self._sees(sender) else None
+        if sent is None:
+            return Link(Source.UNSEEN, frozenset({sender}))
+        return Link(Source.SHARED if sent.same_output else Source.RECEIVED, frozenset({sender}))
+
+    def _nth(self, rank: int, kind: Kind, name: str, scope: str, number: int) -> Beside | None:
+        """None where the rank did not record it."""
+        if not self._sees(rank):
+            return None
+        found = self._trail(rank).nth(kind, name, scope, number)
+        return None if found.reference is None or found.candidate is None else found
+
+    def _sees(self, rank: int) -> bool:
+        return is_traced(self._pairing, rank, self._at)
+
+    def _trail(self, rank: int) -> Trail:
+        if rank not in self._trails:
+            records = RankRecords(self._pairing, rank)
+            self._trails[rank] = Trail(records.compare(self._pairing.pairs[self._at]))
+        return self._trails[rank]
+
+
+def _made_here(item: Item) -> bool:
+    """Whether what differs was done by this rank, as far as its own record tells."""
+    site = item.site
+    if site.kind is Kind.GIVEN or (site.kind is Kind.OP and site.name.startswith(_FUNCTIONAL)):
+        # A collective as an operation: what other ranks gave is no input of it here.
+        return False
+    if item.lone or not item.same_form or site.kind is Kind.BATCH:
+        return True
+    if item.same_input is False:
+        return site.kind is Kind.OP
+    return site.kind in TRACED
+
+
+def is_traced(pairing: Pairing, rank: int, at: int, rung: str = "boundary") -> bool:
+    """Whether both arms recorded a rank's block at this rung or above."""
+    return all(int(side[rank, at]) >= RUNGS.index(rung) for side in pairing.rungs)

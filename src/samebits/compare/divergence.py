@@ -1,0 +1,208 @@
+"""Where two arms part: the first differing record of each rank, which ranks are origins, and how they group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from samebits.compare.align import Mask, Pair, Pairing
+from samebits.compare.certify import Certified
+from samebits.compare.cross_rank import Link, Links, Source, is_traced
+from samebits.compare.diagnosis import Facts, diagnose
+from samebits.compare.judgement import Difference, Divergence, RankDivergence, RankGroup, Role
+from samebits.compare.nodes import UNKNOWN
+from samebits.compare.records import BlockDifference, Ignored, Item, RankRecords, rank_records
+from samebits.compare.traced_block import Trail
+from samebits.fingerprint.paths import ArtifactError
+from samebits.fingerprint.ranks import ranks_text
+from samebits.fingerprint.records import RUNGS, Kind
+
+SPELLED_OUT = 64
+"""Ranks that a divergence lists one by one."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The first block of one rank with a difference that counts. at: its place in the pairing. changed, equal: kinds in
+    that block with and without a difference. before: records of the rank compared equal in earlier blocks. trail: of
+    that block, where it was traced."""
+
+    rank: int
+    at: int
+    pair: Pair
+    item: Item
+    first: Difference
+    differing: int
+    compared: int
+    changed: frozenset[Kind]
+    equal: frozenset[Kind]
+    before: int
+    trail: Trail | None = None
+
+
+@dataclass(frozen=True)
+class Search:
+    """findings: by rank. differing: blocks with any difference, ignored ones included; exact but behind a rank's
+    finding, where it rests on digests. ignored: items that were passed over."""
+
+    pairing: Pairing
+    findings: dict[int, Finding]
+    differing: Mask
+    ignored: frozenset[str]
+
+
+def nothing_ignored(item: Item) -> bool:
+    return False
+
+
+def search(pairing: Pairing, ignored: Ignored) -> Search:
+    """Goes through each rank's suspect blocks up to its first difference that is not ignored.
+
+    Raises ArtifactError where a file is not what its table says.
+    """
+    findings: dict[int, Finding] = {}
+    differing = pairing.suspects.copy()
+    passed: set[str] = set()
+    for rank, records in rank_records(pairing):
+        for at in np.flatnonzero(pairing.suspects[rank]):
+            block = _compared(pairing, records, int(at))
+            differing[rank, at] = bool(block.items)
+            counting = [item for item in block.items if not ignored(item)]
+            passed.update(f"{item.site.kind}:{item.site.name}" for item in block.items if ignored(item))
+            if counting:
+                findings[rank] = _finding(records, int(at), block, counting)
+                break
+    return Search(pairing, findings, differing, frozenset(passed))
+
+
+def _compared(pairing: Pairing, records: RankRecords, at: int) -> BlockDifference:
+    pair = pairing.pairs[at]
+    block = records.compare(pair)
+    if not block.items and pair.same_moment:
+        raise ArtifactError(
+            f"{pairing.candidate.artifact.folder}: block digests of step {pair.step} differ from the reference's and "
+            "no record does; one of the two was written by something else: run both arms again"
+        )
+    return block
+
+
+def _finding(records: RankRecords, at: int, block: BlockDifference, counting: list[Item]) -> Finding:
+    changed = frozenset(item.site.kind for item in block.items)
+    pairs = records.pairing.pairs
+    return Finding(
+        rank=records.rank,
+        at=at,
+        pair=pairs[at],
+        item=counting[0],
+        first=block.view(counting[0]),
+        differing=len(block.items),
+        compared=block.compared,
+        changed=changed,
+        equal=frozenset(site.kind for site in block.sites) - changed,
+        before=records.count(pairs[:at]),
+        trail=Trail(block) if is_traced(records.pairing, records.rank, at) else None,
+    )
+
+
+def describe(found: Search) -> Divergence | None:
+    """None where no rank has a finding."""
+    if not found.findings:
+        return None
+    findings = found.findings.values()
+    links = linked(found)
+    origins = origin_ranks(findings, links)
+    ordered = sorted(findings, key=lambda finding: (finding.rank not in origins, finding.at, finding.rank))
+    first = min(findings, key=lambda finding: finding.at)
+    world = len(found.pairing.reference.manifest.ranks)
+    facts = Facts(
+        pairing=found.pairing, findings=ordered, origins=origins, links=links, logging_only=only_logging(found)
+    )
+    symptom, explanation = diagnose(facts)
+    return Divergence(
+        moment=first.pair.moment.name.lower(),
+        step=first.pair.step,
+        symptom=symptom,
+        explanation=explanation,
+        ranks=tuple(_rank(found.pairing, finding, origins) for finding in ordered[:SPELLED_OUT]),
+        groups=_groups(ordered, origins),
+        agreeing=ranks_text(rank for rank in range(world) if rank not in found.findings),
+        identical_before=sum(finding.before for finding in ordered),
+        differing_blocks=int(np.count_nonzero(found.differing)),
+    )
+
+
+def linked(found: Search) -> dict[int, Link]:
+    """Of the ranks that part at the earliest moment, where they were traced then."""
+    earliest = min(finding.at for finding in found.findings.values())
+    here = {rank: finding for rank, finding in found.findings.items() if finding.at == earliest}
+    trails = {rank: finding.trail for rank, finding in here.items() if finding.trail is not None}
+    links = Links(found.pairing, earliest, trails)
+    return {rank: links.of(rank, here[rank].item) for rank in trails}
+
+
+def origin_ranks(findings: Iterable[Finding], links: Mapping[int, Link]) -> frozenset[int]:
+    """Ranks that part first, at the earliest moment. Where they were traced: those whose difference no other rank
+    brought them. Else, in its earliest phase, those with inputs not known to differ."""
+    everywhere = list(findings)
+    earliest = min(finding.at for finding in everywhere)
+    here = [finding for finding in everywhere if finding.at == earliest]
+    for sources in ((Source.OWN, Source.SHARED), (Source.FOUND,), (Source.UNSEEN,)):
+        if traced := [one for one in here if one.rank in links and links[one.rank].source in sources]:
+            # What was found there may have come from who found it in an earlier phase.
+            first = min(one.item.phase for one in traced) if Source.FOUND in sources else None
+            return frozenset(one.rank for one in traced if first in (None, one.item.phase))
+    phase = min(finding.item.phase for finding in here)
+    return frozenset(
+        finding.rank for finding in here if finding.item.phase == phase and finding.item.same_input is not False
+    )
+
+
+def _role(rank: int, origins: frozenset[int]) -> Role:
+    return "origin" if rank in origins else "receiver"
+
+
+def _rank(pairing: Pairing, finding: Finding, origins: frozenset[int]) -> RankDivergence:
+    return RankDivergence(
+        rank=finding.rank,
+        moment=finding.pair.moment.name.lower(),
+        step=finding.pair.step,
+        first=finding.first,
+        differing=finding.differing,
+        compared=finding.compared,
+        role=_role(finding.rank, origins),
+        host=_hosts(pairing, finding.rank),
+    )
+
+
+def _hosts(pairing: Pairing, rank: int) -> str:
+    """Both, where the arms ran this rank on two."""
+    return " / ".join(dict.fromkeys(host(arm, rank) for arm in (pairing.reference, pairing.candidate)))
+
+
+def host(certified: Certified, rank: int) -> str:
+    return certified.manifest.ranks[rank].pins.node or UNKNOWN
+
+
+def _groups(ordered: list[Finding], origins: frozenset[int]) -> tuple[RankGroup, ...]:
+    """ordered: origins first, then by time: so come the groups."""
+    members: dict[tuple[str, int, str, Role], list[int]] = {}
+    for finding in ordered:
+        place = finding.pair.moment.name.lower(), finding.pair.step
+        members.setdefault((*place, finding.first.item, _role(finding.rank, origins)), []).append(finding.rank)
+    return tuple(
+        RankGroup(ranks=ranks_text(ranks), count=len(ranks), moment=moment, step=step, item=item, role=role)
+        for (moment, step, item, role), ranks in members.items()
+    )
+
+
+def only_logging(found: Search) -> bool:
+    """Whether nothing but metrics differs, in any block of any rank, and each rank's last block is full state."""
+    pairing = found.pairing
+    if any(finding.changed != {Kind.METRIC} for finding in found.findings.values()):
+        return False
+    full = (pairing.rungs[1][:, -1] >= RUNGS.index("state")) & pairing.same_rung[:, -1]
+    if not pairing.same_rung.all() or not all(full[rank] for rank in found.findings):
+        return False
+    return not search(pairing, lambda item: item.site.kind is Kind.METRIC).findings

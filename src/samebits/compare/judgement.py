@@ -1,0 +1,252 @@
+"""The nouns of judging, as they are written to JSON and presented."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from samebits.localize.finding import Finding
+from samebits.overhead.results import Cost
+from samebits.spec.pins import Deviation
+from samebits.spec.verdicts import Verdict
+
+Role = Literal["origin", "receiver"]
+Placement = Literal[
+    "one node",
+    "same nodes",
+    "same nodes, ranks placed otherwise",
+    "partly other nodes",
+    "other nodes",
+    "renamed nodes",
+    "unknown nodes",
+]
+"""Of a candidate's ranks, seen from the reference. `one node` and `same nodes`: rank by rank the same. `renamed nodes`:
+machines of the reference under other names. `other nodes`: none in common."""
+Allocation = Literal["one allocation", "several allocations", "no scheduler", "unknown allocations"]
+"""`unknown allocations`: only some ranks recorded a job, or only some share one."""
+
+
+class Symptom(StrEnum):
+    """What kind of fault a divergence looks like."""
+
+    DATA = "data"
+    RNG = "RNG"
+    RESTORED_STATE = "restored state"
+    COLLECTIVE = "collective"
+    KERNEL = "kernel"
+    CONTROL_FLOW = "control flow"
+    LOGGING_ONLY = "logging only"
+    HARDWARE_SUSPICION = "hardware suspicion"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordView:
+    """One record as a person reads it. digest: 32 hex digits. value: exact float64 repr where it is a scalar."""
+
+    form: str
+    digest: str
+    value: str | None
+    skipped: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One identity that differs between two blocks. A side is None where it has no counterpart (control flow)."""
+
+    phase: str
+    kind: str
+    name: str
+    scope: str
+    occurrence: int
+    reference: RecordView | None
+    candidate: RecordView | None
+
+    @property
+    def item(self) -> str:
+        """`kind:name`, as waivers and planted faults name it."""
+        return f"{self.kind}:{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankDivergence:
+    """The first differing block of one rank. first: its first differing record in that rank's own order. differing,
+    compared: records in that block. role: `origin` or `receiver`."""
+
+    rank: int
+    moment: str
+    step: int
+    first: Difference
+    differing: int
+    compared: int
+    role: Role
+    host: str
+    """Node, as the scheduler names it where there is one; both, where the arms ran this rank on two."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankGroup:
+    """Ranks whose first divergence has the same moment, step, item and role. ranks: such as `0-7, 9`."""
+
+    ranks: str
+    count: int
+    moment: str
+    step: int
+    item: str
+    role: Role
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """Where two arms part. ranks: the origins first; at most 64 ranks are spelled out, `groups` covers all. agreeing:
+    ranks without any difference. identical_before: records of the differing ranks, compared equal in blocks before each
+    rank's own first difference. differing_blocks: of all ranks. explanation: one sentence for a person."""
+
+    moment: str
+    step: int
+    symptom: Symptom
+    explanation: str
+    ranks: tuple[RankDivergence, ...]
+    groups: tuple[RankGroup, ...]
+    agreeing: str
+    identical_before: int
+    differing_blocks: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaivedItem:
+    item: str
+    reason: str
+    holds: bool
+    """False where the difference reached something else: then it counts."""
+    seen: bool
+    """Whether there was such a difference, up to the first one of each rank that is not waived."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """What was compared. share: records fingerprinted / records there were (skipped ones lower it), 0..1.
+    full_blocks: rank-steps at the recipe's rung, of `blocks`."""
+
+    ranks: int
+    first_step: int
+    last_step: int
+    rung: str
+    blocks: int
+    full_blocks: int
+    records: int
+    skipped: int
+    share: float
+    placement: Placement
+    allocation: Allocation
+    restart: int | None
+    """Step whose checkpoint the candidate started from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two arms. verdict: `pass` identical, `fail` diverged, `invalid` deviations, `inconclusive` nothing or not
+    enough compared. problems: why it is invalid or inconclusive, a message each."""
+
+    reference: str
+    candidate: str
+    reference_arm: str
+    candidate_arm: str
+    verdict: Verdict
+    reference_fingerprint: str
+    candidate_fingerprint: str
+    deviations: tuple[Deviation, ...]
+    problems: tuple[str, ...]
+    divergence: Divergence | None
+    waived: tuple[WaivedItem, ...]
+    scope: Scope | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vote:
+    """From three comparable arms on: which one is odd at the first difference, and where. odd: arm name or None where
+    no majority exists."""
+
+    arms: tuple[str, ...]
+    moment: str
+    step: int
+    ranks: str
+    odd: str | None
+    hosts: tuple[str, ...]
+    explanation: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateResult:
+    """gate: its name. explanation: one sentence. comparisons: the evidence."""
+
+    gate: str
+    verdict: Verdict
+    explanation: str
+    comparisons: tuple[Comparison, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A metric of two arms by step. ulps: distance in units in the last place of the value's own dtype, None where
+    one side is missing or not finite."""
+
+    name: str
+    steps: tuple[int, ...]
+    reference: tuple[float | None, ...]
+    candidate: tuple[float | None, ...]
+    ulps: tuple[int | None, ...]
+    candidate_arm: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmSummary:
+    """One arm as the report lists it. nodes: such as `n[001-304]`. job: of the scheduler, empty without one. seconds:
+    wall time from first to last block, slowest rank. step_seconds: median step of the slowest rank. Of many ranks, 64
+    are looked at."""
+
+    arm: str
+    folder: str
+    run_fingerprint: str | None
+    ranks: int
+    nodes: str
+    job: str
+    steps: str
+    records: int
+    bytes: int
+    seconds: float | None
+    step_seconds: float | None
+    problem: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinRow:
+    """One pin of the reference. values: value -> ranks that observed it."""
+
+    pin: str
+    values: dict[str, str]
+    declared: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """Everything a report says about one recipe."""
+
+    format: int
+    samebits: str
+    recipe: str
+    verdict: Verdict
+    headline: str
+    """One sentence: what is proven, or what failed first."""
+    scope: str
+    """One paragraph in words: ranks, steps, rung, share, placement, restart, waivers; what was not tested."""
+    gates: tuple[GateResult, ...]
+    findings: tuple[Finding, ...]
+    """What was found where a gate failed, of the runs judged here."""
+    costs: tuple[Cost, ...]
+    vote: Vote | None
+    curves: tuple[Curve, ...]
+    arms: tuple[ArmSummary, ...]
+    pins: tuple[PinRow, ...]
+    recipe_text: str
+    """The recipe in force, canonical YAML or JSON, defaults filled in."""

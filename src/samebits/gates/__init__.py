@@ -1,0 +1,1 @@
+"""The gates of a recipe: from its arms on disk to a judgement."""

@@ -1,1 +1,0 @@
-"""Judging: certify, compare, locate, decide. Runs anywhere; never imports torch."""

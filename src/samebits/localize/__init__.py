@@ -1,0 +1,1 @@
+"""From two arms that differ to the operation that made them differ."""

@@ -1,0 +1,197 @@
+"""From a traced pair that differs to what made it differ: the cause, the ranks, and the evidence beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from samebits.compare import cause_rules, divergence, op_traits
+from samebits.compare.align import Pairing
+from samebits.compare.cause_rules import Named
+from samebits.compare.cross_rank import Link, Source, is_traced
+from samebits.compare.divergence import Finding as First
+from samebits.compare.divergence import Search, nothing_ignored, search
+from samebits.compare.judgement import Symptom
+from samebits.compare.traced_block import Trail
+from samebits.fingerprint import stacks
+from samebits.fingerprint.header import Coordinates
+from samebits.fingerprint.ranks import ranks_text
+from samebits.fingerprint.records import TRACED, Flag, Kind, Site
+from samebits.localize.finding import Before, Cause, Cell, Origin
+from samebits.localize.pattern import pattern
+
+MOST_CELLS = 8
+AROUND = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Located:
+    """Where a traced pair parts; fields as of `finding.Finding`, of the largest group of origins. unseen: ranks that
+    were not traced and may have brought the difference."""
+
+    step: int
+    moment: str
+    symptom: Symptom
+    why: str
+    cause: Cause | None
+    refused: str
+    suspect: str
+    inputs: int | None
+    before: Before
+    origins: tuple[Origin, ...]
+    receivers: str
+    pattern: str
+    cells: tuple[Cell, ...]
+    around: tuple[str, ...]
+    unseen: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Untraced:
+    """The pair parts where no operation was traced: at this step, on these ranks."""
+
+    step: int
+    moment: str
+    ranks: frozenset[int]
+
+
+def locate(pairing: Pairing) -> Located | Untraced | None:
+    """None where the pair agrees. Raises ArtifactError where a file is not what its table says."""
+    found = search(pairing, nothing_ignored)
+    if not found.findings:
+        return None
+    at = min(one.at for one in found.findings.values())
+    here = {rank: one for rank, one in found.findings.items() if one.at == at}
+    links = divergence.linked(found)
+    origins = divergence.origin_ranks(here.values(), links)
+    if not all(is_traced(pairing, rank, at, "op") for rank in origins):
+        pair = pairing.pairs[at]
+        return Untraced(pair.step, pair.moment.name.lower(), frozenset(here))
+    return _located(found, here, links, origins)
+
+
+def _located(found: Search, here: Mapping[int, First], links: Mapping[int, Link], origins: frozenset[int]) -> Located:
+    named = {rank: _named(found, here[rank], links[rank]) for rank in origins}
+    groups = _groups(named)
+    first = here[groups[0][0]]
+    chosen, trail = named[first.rank], _trail(first)
+    return Located(
+        step=first.pair.step,
+        moment=first.pair.moment.name.lower(),
+        symptom=chosen.symptom,
+        why=chosen.why,
+        cause=_cause(trail, chosen),
+        refused=chosen.refused,
+        suspect=_text(chosen.suspect) if chosen.suspect else "",
+        inputs=trail.inputs_at(chosen.only, chosen.row) if chosen.row is not None else None,
+        before=_before(trail, first),
+        origins=tuple(_origin(ranks, named[ranks[0]]) for ranks in groups),
+        receivers=ranks_text(rank for rank in here if rank not in origins),
+        pattern=pattern(groups[0], _places(found.pairing, first.at)),
+        cells=tuple(_cells(trail, chosen)),
+        around=tuple(_around(trail, chosen)),
+        unseen=_unseen(links, origins),
+    )
+
+
+def _places(pairing: Pairing, at: int) -> dict[int, Coordinates]:
+    """Of the ranks that were traced: of others it is not known whether they part."""
+    return {
+        file.rank: file.coordinates
+        for file in pairing.reference.manifest.ranks
+        if is_traced(pairing, file.rank, at, "op")
+    }
+
+
+def _unseen(links: Mapping[int, Link], origins: frozenset[int]) -> frozenset[int]:
+    """None where an origin made the difference for sure."""
+    if any(links[rank].source in (Source.OWN, Source.SHARED) for rank in origins):
+        return frozenset()
+    return frozenset(rank for link in links.values() if link.source is Source.UNSEEN for rank in link.ranks)
+
+
+def _named(found: Search, first: First, link: Link) -> Named:
+    """What was not traced (data, state) is named by its kind."""
+    trail, item = _trail(first), first.item
+    if item.site.kind in TRACED:
+        return cause_rules.name(trail, item, link)
+    alone = Search(found.pairing, {first.rank: first}, found.differing, found.ignored)
+    described = divergence.describe(alone)
+    symptom = described.symptom if described else Symptom.KERNEL
+    return Named(symptom, "no operation recorded before it differs", item.site, item.occurrence, trail.at(item)[1])
+
+
+def _trail(first: First) -> Trail:
+    if first.trail is None:
+        raise ValueError(f"rank {first.rank}: its block was not traced")
+    return first.trail
+
+
+def _groups(named: Mapping[int, Named]) -> list[list[int]]:
+    """Ranks by what is named on them: the largest first, then what happens earliest."""
+    groups: dict[tuple[Site | None, str], list[int]] = {}
+    for rank in sorted(named):
+        groups.setdefault((named[rank].site, named[rank].refused), []).append(rank)
+    return sorted(groups.values(), key=lambda ranks: (-len(ranks), named[ranks[0]].row or 0, ranks[0]))
+
+
+def _origin(ranks: list[int], named: Named) -> Origin:
+    place = _text(named.site) if named.site else named.refused
+    return Origin(ranks=ranks_text(ranks), count=len(ranks), place=place, why=named.why)
+
+
+def _text(site: Site) -> str:
+    return f"{site.kind}:{site.name}" + (f" in {site.scope}" if site.scope else "")
+
+
+def _cause(trail: Trail, named: Named) -> Cause | None:
+    site = named.site
+    if site is None or named.row is None:
+        return None
+    side = trail.side(named.only)
+    return Cause(
+        phase=site.phase,
+        kind=site.kind,
+        name=site.name,
+        scope=site.scope,
+        occurrence=named.occurrence,
+        form=str(side.form(named.row)),
+        stack=tuple(map(str, reversed(stacks.stack_of(stacks.read_stacks(side.file.notes), site)))),
+    )
+
+
+def _before(trail: Trail, first: First) -> Before:
+    sites = list(trail.sites_before(first.item))
+    operations = [site for site in sites if site.kind is Kind.OP]
+    messages = sum(site.kind in (Kind.COLLECTIVE, Kind.SEND, Kind.RECEIVE) for site in sites)
+    return Before(
+        operations=len(operations),
+        gemms=sum(op_traits.is_gemm(site.name) for site in operations),
+        collectives=messages,
+        others=len(sites) - len(operations) - messages,
+    )
+
+
+def _cells(trail: Trail, named: Named) -> Iterator[Cell]:
+    """Only where at least two records can be told apart."""
+    if named.site is None or named.site.kind not in (Kind.OP, Kind.CALL):
+        return
+    counted: dict[tuple[str, str, str], list[int]] = {}
+    for row, differs in trail.alike(named.site):
+        form, flags = trail.reference.form(row), int(trail.reference.records[row]["flags"])
+        layout = "strided" if flags & Flag.STRIDED else "contiguous"
+        counts = counted.setdefault((form.dtype, str(list(form.shape)), layout), [0, 0])
+        counts[differs] += 1
+    if sum(map(sum, counted.values())) > 1:
+        ordered = sorted(counted.items(), key=lambda cell: (-cell[1][1], -cell[1][0], cell[0]))
+        for (dtype, shape, layout), (same, differing) in ordered[:MOST_CELLS]:
+            yield Cell(dtype=dtype, shape=shape, layout=layout, same=same, differing=differing)
+
+
+def _around(trail: Trail, named: Named) -> Iterator[str]:
+    """Of a record without counterpart: what stands before it, itself, and what stands behind."""
+    if named.only is None or named.row is None:
+        return
+    side, row = trail.side(named.only), named.row
+    for number in range(max(0, row - AROUND), min(len(side.records), row + AROUND + 1)):
+        yield f"{_text(side.site(number))}{f'  <- only in the {named.only}' if number == row else ''}"

@@ -1,0 +1,1 @@
+"""What determinism costs: experiments that measure time, and their statistics."""

@@ -1,0 +1,1 @@
+"""Which runs a recipe needs, in which order, and what makes one run again. Host only."""

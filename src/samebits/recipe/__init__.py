@@ -1,0 +1,1 @@
+"""Reading what a person writes: recipes, cluster files, image names. Host only."""

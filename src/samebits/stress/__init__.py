@@ -1,0 +1,1 @@
+"""Runs under variations that must not matter."""

@@ -1,0 +1,1 @@
+"""What runs inside the container: standard library, numpy, torch and megatron only."""

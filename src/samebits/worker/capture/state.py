@@ -1,0 +1,175 @@
+"""All state of one rank by identity, in causal order: optimizer, master, parameters, buffers, schedule, data, RNG.
+
+Values are live tensors, Python scalars (`bool`, `int`, `float`) or bytes. Names come from the model's own parameter
+names, so they are the same in every arm of a recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from samebits.fingerprint.records import Kind, Phase, Site
+from samebits.worker.capture.rng import rng_states
+from samebits.worker.hooks import Training
+
+Value = torch.Tensor | bool | int | float | bytes
+Item = tuple[Site, Value]
+
+
+def state_items(training: Training) -> Iterator[Item]:
+    """Every item of state that the next step may read, each once."""
+    for scope, inner, names in _optimizers(training):
+        yield from _optimizer_items(scope, inner, names)
+        yield from _master_items(scope, inner, names, training)
+    yield from parameter_items(training)
+    for scope, module in modules(training):
+        for name, buffer in module.named_buffers():
+            yield _site(Kind.BUFFER, name, scope), own_part(buffer)
+    if training.scheduler is not None:
+        yield from _scalars(Kind.SCHEDULER, training.scheduler.state_dict(), "", "")
+    if training.sampler is not None:
+        yield from _scalars(Kind.POSITION, dict(training.sampler.state()), "", "")
+    for name, state in rng_states(training).items():
+        yield _site(Kind.RNG, name, ""), state
+
+
+def parameter_items(training: Training) -> Iterator[tuple[Site, torch.Tensor]]:
+    """Parameters as used at run time."""
+    for scope, module in modules(training):
+        for name, parameter in module.named_parameters():
+            yield _site(Kind.PARAMETER, name, scope), own_part(parameter)
+
+
+def gradient_items(training: Training) -> Iterator[tuple[Site, torch.Tensor]]:
+    """The buffer each parameter's gradient was reduced into (`main_grad`), or its `grad`; none where it has neither."""
+    for scope, module in modules(training):
+        for name, parameter in module.named_parameters():
+            gradient = getattr(parameter, "main_grad", None)
+            gradient = parameter.grad if gradient is None else gradient
+            if gradient is not None:
+                yield Site(Phase.BACKWARD, Kind.GRADIENT, name, scope), own_part(gradient)
+
+
+def own_part(value: Any) -> Any:
+    """Of a tensor that is spread over ranks (DTensor of FSDP) this rank's; all else as it is."""
+    return value.to_local() if hasattr(value, "to_local") else value
+
+
+def _site(kind: Kind, name: str, scope: str) -> Site:
+    return Site(Phase.STATE, kind, name, scope)
+
+
+def modules(training: Training) -> Iterator[tuple[str, Any]]:
+    """(scope, model without its wrappers) of each chunk; the scope is empty where there is one chunk."""
+    for index, chunk in enumerate(training.chunks):
+        module = chunk
+        while _only_wraps(module):
+            module = module.module
+        yield (f"chunk{index}" if len(training.chunks) > 1 else ""), module
+
+
+def _only_wraps(module: Any) -> bool:
+    """Whether all that it holds is in its `module`: a model of somebody's own may have a part of that name."""
+    inner = getattr(module, "module", None)
+    if not isinstance(inner, torch.nn.Module):
+        return False
+    return all(
+        len({id(one) for one in held(module)}) == len({id(one) for one in held(inner)})
+        for held in (torch.nn.Module.parameters, torch.nn.Module.buffers)
+    )
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """torch's own, below Megatron's or bare; None where a Megatron optimizer holds none."""
+    return getattr(optimizer, "optimizer", optimizer)
+
+
+def _optimizers(training: Training) -> Iterator[tuple[str, Any, dict[int, str]]]:
+    """(scope, Megatron optimizer, id of an optimized tensor -> parameter name) of each optimizer in a chain."""
+    named = {
+        id(parameter): f"{scope}.{name}" if scope else name
+        for scope, module in modules(training)
+        for name, parameter in module.named_parameters()
+    }
+    chain = getattr(training.optimizer, "chained_optimizers", [training.optimizer])
+    for index, optimizer in enumerate(chain):
+        yield (f"optimizer{index}" if len(chain) > 1 else ""), optimizer, _names(optimizer, training, named)
+
+
+def _names(optimizer: Any, training: Training, named: dict[int, str]) -> dict[int, str]:
+    """The optimized tensor is the parameter itself, its full-precision copy, or this rank's shard of either."""
+    names = dict(named)
+    for _, module in modules(training):
+        for _, parameter in module.named_parameters():
+            main = getattr(parameter, "main_param", None)
+            if main is not None:
+                names[id(main)] = named[id(parameter)]
+    shards = getattr(optimizer, "model_param_group_index_map", {})
+    for parameter, (group, order) in shards.items():
+        names[id(inner_optimizer(optimizer).param_groups[group]["params"][order])] = named[id(parameter)]
+    return names
+
+
+def _optimized(optimizer: Any, names: dict[int, str]) -> Iterator[tuple[str, torch.Tensor]]:
+    inner = inner_optimizer(optimizer)
+    for index, group in enumerate(inner.param_groups if inner is not None else []):
+        for order, tensor in enumerate(group["params"]):
+            yield names.get(id(tensor), f"group{index}.{order}"), tensor
+
+
+def _optimizer_items(scope: str, optimizer: Any, names: dict[int, str]) -> Iterator[Item]:
+    """Scalars of every parameter first (`step`), then moments: a wrong scalar is the cause of what follows it."""
+    inner = inner_optimizer(optimizer)
+    if inner is None:
+        return
+    entries = [
+        (f"{name}.{key}", value)
+        for name, tensor in _optimized(optimizer, names)
+        for key, value in sorted(inner.state.get(tensor, {}).items())
+    ]
+    for index, group in enumerate(inner.param_groups):
+        yield from _scalars(Kind.OPTIMIZER, {k: v for k, v in group.items() if k != "params"}, f"group{index}.", scope)
+    scaler = getattr(optimizer, "grad_scaler", None)
+    if scaler is not None:
+        yield from _scalars(Kind.OPTIMIZER, scaler.state_dict(), "grad_scaler.", scope)
+    for name, value in sorted(entries, key=lambda entry: isinstance(entry[1], torch.Tensor) and entry[1].numel() > 1):
+        yield from _scalars(Kind.OPTIMIZER, {name: value}, "", scope)
+
+
+def _master_items(scope: str, optimizer: Any, names: dict[int, str], training: Training) -> Iterator[Item]:
+    """Optimized tensors that are storage of their own. One that views a run-time parameter is that parameter."""
+    storages = {
+        parameter.untyped_storage().data_ptr() for _, module in modules(training) for parameter in module.parameters()
+    }
+    for name, tensor in _optimized(optimizer, names):
+        if tensor.untyped_storage().data_ptr() not in storages:
+            yield _site(Kind.MASTER, name, scope), own_part(tensor)
+
+
+def _scalars(kind: Kind, values: dict[str, Any], prefix: str, scope: str) -> Iterator[Item]:
+    """Each entry as a tensor, an exact scalar or, for anything else built of plain values, the bytes of its repr."""
+    for key, value in values.items():
+        site = _site(kind, prefix + str(key), scope)
+        if isinstance(value, torch.Tensor | bool | int | float | bytes):
+            yield site, own_part(value)
+        elif isinstance(value, dict):
+            yield from _scalars(kind, value, f"{prefix}{key}.", scope)
+        else:
+            yield site, plain_bytes(value, site)
+
+
+def plain_bytes(value: Any, site: Site) -> bytes:
+    """Exact text of None, strings, numbers and sequences of them.
+
+    Raises TypeError for anything else: its repr could hold a memory address, and leaving it out would be silent.
+    """
+    if isinstance(value, list | tuple):
+        return b"[" + b",".join(plain_bytes(entry, site) for entry in value) + b"]"
+    if value is None or isinstance(value, bool | int | str):
+        return repr(value).encode()
+    if isinstance(value, float):
+        return value.hex().encode()
+    raise TypeError(f"{site}: is {type(value).__name__}; state must be tensors or plain values to be fingerprinted")

@@ -1,0 +1,269 @@
+"""One rank's run as hooks see it: puts the points of a foreign loop in the order that watchers expect.
+
+Nothing is opened before training really begins. What does not fit the plan (another number of steps, another world,
+steps out of turn) ends the run with a message: an arm that is watched by half must not look whole.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from samebits.fingerprint.header import Coordinates
+from samebits.fingerprint.paths import Artifact
+from samebits.spec.plan import Plan
+from samebits.spec.sections import CommandRecipe
+from samebits.worker import clock
+from samebits.worker.hooks import Training, Watcher
+from samebits.worker.inject import places
+from samebits.worker.inject.watching import watchers
+from samebits.worker.trace.trace import quiet
+
+Batch = dict[str, torch.Tensor]
+Metrics = dict[str, float | torch.Tensor]
+
+
+class InjectionError(RuntimeError):
+    """A run that is not what the arm's plan says."""
+
+
+class Session:
+    """of: the process that trains. Points must come in turn: attach, then for each step begin, batches, gradients,
+    end, and save where the plan saves."""
+
+    def __init__(self, artifact: Artifact, launch: str) -> None:
+        self.plan = Plan.from_json(artifact.plan.read_text(encoding="utf-8"))
+        self._artifact = artifact
+        self._launch = launch
+        self._pid = os.getpid()
+        self._batches = 0
+        self._stepping = False
+        self._training: Training | None = None
+        self._watchers: list[Watcher] = []
+        self.open = False
+        """Whether a step has begun and not ended."""
+        self.save_due = False
+        """Whether the last step is one that the plan saves after, and was not saved."""
+        self.sealed = False
+        self.broken = False
+        """Whether a point failed: nothing is sealed then."""
+
+    @property
+    def adapter(self) -> str:
+        recipe = self.plan.recipe
+        return recipe.command.adapter if isinstance(recipe, CommandRecipe) else "auto"
+
+    @property
+    def mine(self) -> bool:
+        """Whether this is the process that trains, no fork of it."""
+        return os.getpid() == self._pid
+
+    @property
+    def attached(self) -> bool:
+        return self._training is not None
+
+    @property
+    def next_step(self) -> int:
+        return (self._training.step if self._training else self.plan.first_step - 1) + 1
+
+    @property
+    def complete(self) -> bool:
+        return self._training is not None and self._training.step == self.plan.last_step and not self.open
+
+    @contextlib.contextmanager
+    def _point(self) -> Iterator[None]:
+        """What fails here ends the run, and the file stays unsealed where a script goes on all the same."""
+        try:
+            yield
+        except BaseException:
+            self.broken = True
+            raise
+
+    def attach(self, chunks: Sequence[Any], optimizer: Any, scheduler: Any = None) -> None:
+        """Model and optimizer are built and, where the arm restores, restored."""
+        with self._point():
+            self._attach(chunks, optimizer, scheduler)
+
+    def _attach(self, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
+        where = places.coordinates()
+        self._check(where)
+        training = Training(
+            plan=self.plan,
+            coordinates=where,
+            device=places.device(chunks),
+            chunks=list(chunks),
+            optimizer=optimizer,
+            scheduler=scheduler,
+            sampler=None,
+            clock=clock.start(),
+            step=self.plan.first_step - 1,
+        )
+        self._watchers, self._seal = watchers(self._artifact, self.plan, where.rank, self._launch)
+        self._training = training
+        atexit.register(self.finish)
+        if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+            # A launcher that sees no progress asks for stacks; without this the signal would kill.
+            faulthandler.register(signal.SIGUSR1, all_threads=True)
+        with quiet():
+            for watcher in self._watchers:
+                watcher.on_start(training)
+            for watcher in self._watchers if self.plan.restore is not None else ():
+                watcher.on_restored(training)
+
+    def begin(self, step: int | None = None) -> None:
+        """step: its number, where the loop knows it."""
+        with self._point():
+            self._begin(step)
+
+    def _begin(self, step: int | None) -> None:
+        training = self._live()
+        expected = training.step + 1
+        if step is not None and step != expected:
+            raise InjectionError(
+                f"samebits: the run is at step {step}, the plan's next one is {expected} (arm {self.plan.arm}, steps "
+                f"{self.plan.first_step} to {self.plan.last_step}); the recipe's line must start there"
+            )
+        if expected > self.plan.last_step:
+            raise InjectionError(
+                f"samebits: the run makes step {expected}, the plan's last one is {self.plan.last_step}; end the run "
+                "there (placeholder {stop})"
+            )
+        training.step = expected
+        self._batches = 0
+        self._stepping = False
+        self.open = True
+        training.clock.begin(expected)
+        for watcher in self._each():
+            watcher.on_step_begin(training)
+
+    def batch(self, tensors: Batch) -> None:
+        if self.open and tensors:
+            training = self._live()
+            with self._point():
+                for watcher in self._each():
+                    watcher.on_batch(training, self._batches, tensors)
+            self._batches += 1
+
+    def gradients(self) -> None:
+        """The optimizer is about to step; the parts of a chain of optimizers say so, too."""
+        if self._stepping:
+            return
+        self._stepping = True
+        training = self._live()
+        with self._point():
+            for watcher in self._each():
+                watcher.on_gradients(training)
+
+    def end(self, metrics: Metrics) -> None:
+        training = self._live()
+        with self._point():
+            for watcher in self._each():
+                watcher.on_step_end(training, metrics)
+        training.clock.end()
+        self.open = False
+        self.save_due = self.plan.saves_at(training.step)
+
+    def save(self) -> None:
+        """State is about to be saved, or has not changed since it was."""
+        if not self.save_due:
+            return
+        training = self._live()
+        self.save_due = False
+        with self._point(), quiet():
+            for watcher in self._watchers:
+                watcher.on_save(training)
+        training.clock.saved()
+
+    def finish(self) -> None:
+        """Once, at the end of the process at the latest; ends it with status 1 where the run is not the plan's."""
+        if self.sealed or not self.mine or self._training is None:
+            return
+        self.sealed = True
+        if not self.complete and hasattr(sys, "last_value"):
+            # Python has said what ended the run; nothing of ours is to stand behind that.
+            return
+        try:
+            self._finish(self._training)
+        except BaseException:
+            traceback.print_exc()
+            leave(1)
+
+    def _finish(self, training: Training) -> None:
+        if self.broken:
+            raise InjectionError("samebits: a point of this run failed (see above); nothing is sealed")
+        if not self.complete:
+            raise InjectionError(
+                f"samebits: the run ended at step {training.step}{' unfinished' * self.open}, the plan's last step is "
+                f"{self.plan.last_step}; nothing is sealed"
+            )
+        self.save()
+        with quiet():
+            for watcher in self._watchers:
+                watcher.on_final(training)
+            self._seal(training.clock.rows())
+        print(f"samebits: rank {training.coordinates.rank} sealed", file=sys.stderr, flush=True)
+
+    def refuse(self, message: str) -> NoReturn:
+        """Raises InjectionError, and nothing is sealed where a script goes on all the same."""
+        self.broken = True
+        raise InjectionError(message)
+
+    def _check(self, where: Coordinates) -> None:
+        if where.world != self.plan.world:
+            raise InjectionError(
+                f"samebits: {where.world} ranks train, parallel.world is {self.plan.world}; mend the recipe or its line"
+            )
+
+    def _live(self) -> Training:
+        if self._training is None or self.sealed:
+            raise InjectionError("samebits: training goes on after it was sealed, or before it was found")
+        return self._training
+
+    def _each(self) -> Iterator[Watcher]:
+        """One after the other; what it does counts as its own phase, and is not traced."""
+        training = self._live()
+        for watcher in self._watchers:
+            with training.clock.during(watcher.phase), quiet():
+                yield watcher
+
+
+_EXIT = os._exit
+
+
+def leave(status: int) -> None:
+    """Ends this process at once."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    _EXIT(status)
+
+
+_SESSIONS: list[Session] = []
+
+
+def session() -> Session:
+    """Of this process; the plan is read when it is first asked for."""
+    if not _SESSIONS:
+        folder = Path(os.environ["SAMEBITS_ARTIFACT"])
+        _SESSIONS.append(Session(Artifact(folder), os.environ["SAMEBITS_LAUNCH"]))
+        _seal_before_exit(_SESSIONS[0])
+    return _SESSIONS[0]
+
+
+def _seal_before_exit(of: Session) -> None:
+    """`os._exit` runs nothing that `atexit` knows of."""
+
+    def sealed_exit(status: int) -> None:
+        of.finish()
+        _EXIT(status)
+
+    os._exit = sealed_exit  # type: ignore[assignment]

@@ -1,0 +1,199 @@
+"""Any loop that steps an optimizer, as a run of steps: what hooks on torch and Megatron Core report comes here.
+
+A step begins with its first batch or forward pass and ends with the step of the main optimizer, the first one that
+ever steps. State counts as saved when the script reads it for that (torch.save of an optimizer's state, a distributed
+checkpoint, the state of a random stream), at the next forward pass of training at the latest. Restored state is read
+before the first forward pass of training.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from samebits.worker.hooks import Chain
+from samebits.worker.inject import batches, bootstrap, models
+from samebits.worker.inject.session import Batch, Metrics, Session, session
+from samebits.worker.trace.trace import is_quiet
+
+_MOST_REPORTED = 4
+"""Numbers of one entry of what a loss function reports: a sum and the count that it is of, for example."""
+
+
+class Loop:
+    """arm: asks for a call of `computing` before the next forward pass of training."""
+
+    def __init__(self, arm: Callable[[], None]) -> None:
+        self._arm = arm
+        self._built: list[weakref.ref[Any]] = []
+        self._main: weakref.ref[Any] | None = None
+        self._stepping: list[Any] = []
+        self._pending: Batch = {}
+        self._losses: Metrics = {}
+        self._drawing = 0
+
+    @property
+    def listens(self) -> bool:
+        """Whether hooks on torch mean anything: in the process that trains, and not under Megatron-LM's own loop."""
+        found = self._session()
+        if is_quiet() or not found.mine or found.sealed:
+            return False
+        return found.adapter == "torch" or (found.adapter == "auto" and "megatron.training.training" not in sys.modules)
+
+    def built(self, optimizer: Any) -> None:
+        """An optimizer was made."""
+        self._built.append(weakref.ref(optimizer))
+
+    @property
+    def ready(self) -> bool:
+        return bool(bootstrap.NAMED) or any(ref() is not None for ref in self._built)
+
+    def computing(self) -> None:
+        """A forward pass of training is about to begin."""
+        if not self.listens:
+            return
+        found = self._session()
+        if not found.attached:
+            found.attach(*self._trained())
+        if found.save_due:
+            found.save()
+        if not found.open and not found.complete:
+            self._begin(found)
+
+    def drew(self, batch: Any) -> None:
+        """The loop was given a batch."""
+        if self._drawing or not self.listens:
+            return
+        found = self._session()
+        if found.attached and not found.open and not found.save_due and not found.complete:
+            self._begin(found)
+        if found.open:
+            found.batch(batches.named(batch))
+        elif not found.complete:
+            # The last one before the first forward pass: a resumed loop may draw and drop what came before it.
+            self._pending = batches.named(batch, copied=True)
+
+    def drawing(self, draw: Callable[[], Any]) -> Any:
+        """A batch from an iterator that is known to be the loop's; whatever it draws from is not asked."""
+        self._drawing += 1
+        try:
+            batch = draw()
+        finally:
+            self._drawing -= 1
+        self.drew(batch)
+        return batch
+
+    def lost(self, losses: torch.Tensor) -> None:
+        """A backward pass begins here."""
+        if losses.numel() == 1 and self.listens:
+            self._note("loss", losses)
+
+    def reduced(self, results: Any) -> None:
+        """What a schedule of Megatron Core gives: for each micro-batch what the loss function reports. It tells more
+        than where the schedule's backward passes began."""
+        if not self.listens or not isinstance(results, list) or not results:
+            return
+        self._losses.clear()
+        for result in results:
+            for name, value in (result if isinstance(result, dict) else {"loss": result}).items():
+                for tensor in value if isinstance(value, tuple | list) else (value,):
+                    if torch.is_tensor(tensor):
+                        for element in tensor.detach().reshape(-1)[:_MOST_REPORTED]:
+                            self._note(name, element)
+
+    def _note(self, name: str, value: torch.Tensor) -> None:
+        """Copied: schedules divide losses in place. The next one of the same name gets a number."""
+        number = sum(known.partition("#")[0] == name for known in self._losses)
+        self._losses[f"{name}#{number}" if number else name] = value.detach().clone().reshape(())
+
+    def stepping(self, optimizer: Any) -> None:
+        """An optimizer is about to step; one inside another one's step is that one's business."""
+        self._stepping.append(optimizer)
+        if len(self._stepping) > 1 or not self.listens or not self._is_main(optimizer):
+            return
+        found = self._session()
+        if not found.open:
+            self.computing()
+        if not found.open:
+            # Beyond the plan's last step: says so.
+            found.begin()
+        found.gradients()
+
+    def stepped(self, optimizer: Any, result: Any = None) -> None:
+        """result: of Megatron's optimizers (success, gradient norm, zeros)."""
+        if optimizer in self._stepping:
+            self._stepping.remove(optimizer)
+        if self._stepping or not self.listens or not self._is_main(optimizer):
+            return
+        found = self._session()
+        if not found.open:
+            return
+        found.end(self._metrics(optimizer, result))
+        self._losses.clear()
+        if found.save_due:
+            self._arm()
+
+    def saving(self) -> None:
+        """The script reads state to save it."""
+        if self.listens and self._session().save_due:
+            self._session().save()
+
+    def _session(self) -> Session:
+        return session()
+
+    def _begin(self, found: Session) -> None:
+        found.begin()
+        found.batch(self._pending)
+        self._pending = {}
+
+    def _is_main(self, optimizer: Any) -> bool:
+        if self._main is None:
+            if bootstrap.NAMED and optimizer is not bootstrap.NAMED[-1][1]:
+                return False
+            self._main = weakref.ref(optimizer)
+        return self._main() is optimizer
+
+    def _trained(self) -> tuple[list[Any], Any]:
+        """Model chunks and optimizer. Of nested optimizers the outermost."""
+        if bootstrap.NAMED:
+            return bootstrap.NAMED[-1]
+        alive = [optimizer for ref in self._built if (optimizer := ref()) is not None]
+        inner = {id(one) for optimizer in alive for one in _inside(optimizer)}
+        outer = [optimizer for optimizer in alive if id(optimizer) not in inner]
+        return models.trained(outer), outer[0] if len(outer) == 1 else Chain(outer)
+
+    def _metrics(self, optimizer: Any, result: Any) -> Metrics:
+        found: Metrics = dict(self._losses)
+        if isinstance(result, tuple) and len(result) == 3:
+            found |= {
+                name: value
+                for name, value in zip(("grad-norm", "num-zeros"), result[1:], strict=True)
+                if value is not None
+            }
+        if optimizer.param_groups:
+            found["learning-rate"] = optimizer.param_groups[0].get("lr", 0.0)
+        return found
+
+
+def _inside(optimizer: Any) -> list[Any]:
+    """Optimizers that step within this one's step."""
+    held = [
+        getattr(optimizer, "optimizer", None),
+        getattr(optimizer, "optim", None),
+        *getattr(optimizer, "chained_optimizers", ()),
+    ]
+    return [one for one in held if one is not None]
+
+
+_LOOPS: list[Loop] = []
+
+
+def of_process(arm: Callable[[], None]) -> Loop:
+    """The one of this process, made when it is first asked for."""
+    if not _LOOPS:
+        _LOOPS.append(Loop(arm))
+    return _LOOPS[0]
