@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -140,7 +139,7 @@ def test_busy_processes_are_beside_the_ranks_while_they_run_and_gone_after(tmp_p
     assert {core for pid in busy for core in os.sched_getaffinity(pid)} == set(CORES)
     (artifact.folder.parent / "go").touch()
     assert process.wait(timeout=60) == 0
-    launching.wait_for(lambda: not any(map(launching.alive, busy)), 5)
+    launching.wait_for(lambda: not any(map(launching.alive, busy)))
     assert (outcome := job.read_outcome(artifact)) is not None
     assert outcome.ok, outcome.message
 
@@ -162,16 +161,17 @@ def test_busy_processes_end_however_the_arm_ends(how: str, tmp_path: Path) -> No
     if how == "job":
         process.kill()
     process.wait(timeout=60)
-    launching.wait_for(lambda: not any(map(launching.alive, busy)), 10)
+    launching.wait_for(lambda: not any(map(launching.alive, busy)))
 
 
 def test_a_question_for_stacks_does_not_end_a_busy_process(tmp_path: Path) -> None:
     artifact, process = started(tmp_path, plan("contention"), "hang")
     launching.wait_for(lambda: len(launching.starts(artifact)) == 2)
     busy = [pid for rank in look(artifact) for pid in rank["children"]]
+    before = {pid: cpu_seconds(pid) for pid in busy}
     for pid in busy:
         os.kill(pid, signal.SIGUSR1)
-    time.sleep(0.2)
+    launching.wait_for(lambda: all(cpu_seconds(pid) > before[pid] for pid in busy))
     assert all(map(launching.alive, busy))
     process.kill()
     process.wait()
