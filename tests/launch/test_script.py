@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,17 @@ def of_608_nodes() -> tuple[Recipe, dict[str, Any]]:
     return recipe, {**SITE, "ranks_per_node": 4, "engine": "apptainer", "setup": ["module load apptainer"]}
 
 
+@pytest.fixture(autouse=True)
+def without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No command at all is on PATH: scripts are shown on a laptop, too."""
+    folder = tmp_path / "nothing"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
 @pytest.mark.parametrize("make", [of_two_nodes, of_304_nodes, of_608_nodes])
-def test_the_scripts_are_these(tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    # submitit looks for srun before it writes a script.
-    (tmp_path / "srun").touch(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+def test_the_scripts_are_these(tmp_path: Path, make: Any) -> None:
     recipe, changes = make()
 
     text = sbatch.text(recipe, Path("/results"), clusters.cluster_file(tmp_path, **changes))
@@ -64,13 +71,20 @@ def test_the_scripts_are_these(tmp_path: Path, make: Any, monkeypatch: pytest.Mo
     assert shown == golden.read_text()
 
 
-def test_a_job_s_ranks_are_nodes_times_ranks_per_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "srun").touch(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+def test_a_job_s_ranks_are_nodes_times_ranks_per_node(tmp_path: Path) -> None:
     for make in (of_304_nodes, of_608_nodes):
         recipe, changes = make()
         text = sbatch.text(recipe, Path("/results"), clusters.cluster_file(tmp_path, **changes))
         assert set(re.findall(r"--ntasks=(\d+)", text)) == {"2432"}
+
+
+def test_the_verb_prints_the_scripts_where_there_is_no_slurm(tmp_path: Path, without_slurm: Path) -> None:
+    file = clusters.cluster_file(tmp_path, ranks_per_node=1)
+    words = ["plan", builders.recipe_file(tmp_path), "--cluster", file, "--sbatch"]
+    program = Path(sys.executable).with_name("samebits")
+    said = subprocess.run([program, *words], capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == 0, said.stderr
+    assert "\n#SBATCH --nodes=2\n" in said.stdout
 
 
 def test_scripts_need_a_cluster_file() -> None:

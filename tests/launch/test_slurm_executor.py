@@ -76,6 +76,16 @@ def test_the_job_is_asked_for_in_the_words_that_the_plan_shows(
     ]
 
 
+@pytest.mark.parametrize("command", ["sbatch", "srun"])
+def test_a_host_that_cannot_submit_is_refused(
+    command: str, site: Site, executor: SlurmExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (site.bin / command).unlink(missing_ok=True)
+    monkeypatch.setenv("PATH", str(site.bin))
+    with pytest.raises(LaunchError, match=f"^`{command}` is not on PATH; start on a host that can submit to Slurm$"):
+        submit(executor, request_of(tmp_path, "reference"))
+
+
 def test_a_refusal_carries_the_words_of_sbatch_and_a_way_out(
     site: Site, executor: SlurmExecutor, tmp_path: Path
 ) -> None:

@@ -62,10 +62,11 @@ def test_baseline_and_deterministic_differ_in_what_ranks_read_back(tmp_path: Pat
 
 
 def test_steps_that_are_stretched_are_seen_to_take_longer(tmp_path: Path) -> None:
-    """By as much that no noise of the machine hides it."""
+    """Each by what that very step took, whatever else runs on this machine."""
     cost = overhead(tmp_path, "--null", "--slowdown", "300", parallel={"world": 1, "data": 1})
     (effect,) = cost["findings"]["effects"]
-    assert 150 < effect["median"]["percent"] < 600
+    spent = {phase["phase"]: phase["candidate"] for phase in effect["phases"]}
+    assert spent["optimizer"] >= 3 * (spent["forward"] + spent["backward"] + spent["communication"]) > 0
     assert (effect["reference"], effect["candidate"]) == ("baseline", "again")
 
 
@@ -79,5 +80,5 @@ def test_what_capture_costs_is_measured_in_every_rung(tmp_path: Path) -> None:
         effect["knob"]: {phase["phase"]: phase["candidate"] for phase in effect["phases"]}["capture"]
         for effect in cost["findings"]["effects"]
     }
-    assert 0 < shares["metrics"] < shares["state"]
     assert set(shares) == {"metrics", "state", "boundary", "op"}
+    assert all(share > 0 for share in shares.values())

@@ -124,6 +124,11 @@ class BatchError(RuntimeError):
 class _Slurm(submitit.SlurmExecutor):  # type: ignore[misc]
     """submitit takes the first word `job N` for the id, a greeting's too."""
 
+    @classmethod
+    def affinity(cls) -> int:
+        """Allow a script to be written where there is no Slurm: submitit asks for srun before it writes anything."""
+        return 2
+
     @staticmethod
     def _get_job_id_from_submission_command(string: str | bytes) -> str:
         text = string if isinstance(string, str) else string.decode(errors="replace")
@@ -134,13 +139,16 @@ class _Slurm(submitit.SlurmExecutor):  # type: ignore[misc]
 
 
 def batch_script(folder: Path, parameters: Mapping[str, Any]) -> str:
-    """The text that sbatch is given. folder: of the job's own files. Raises LaunchError where there is no Slurm."""
+    """The text that sbatch is given; needs no Slurm. folder: of the job's own files."""
     executor = _slurm(folder, parameters)
     return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
 
 
 def submit_batch(folder: Path, parameters: Mapping[str, Any], function: Callable[..., None], *arguments: Any) -> str:
     """Id of a job whose batch step calls the function. Raises LaunchError where there is no Slurm, and BatchError."""
+    for command in ("sbatch", "srun"):
+        if shutil.which(command) is None:
+            raise LaunchError(f"`{command}` is not on PATH; start on a host that can submit to Slurm")
     executor = _slurm(folder, parameters)
     try:
         with _blocked(signal.SIGINT, signal.SIGHUP), _plain(), _silent(folder / "controller.log"):
@@ -158,9 +166,6 @@ def complete_batch(folder: Path, job: str) -> None:
 
 
 def _slurm(folder: Path, parameters: Mapping[str, Any]) -> Any:
-    for command in ("sbatch", "srun"):
-        if shutil.which(command) is None:
-            raise LaunchError(f"`{command}` is not on PATH; start on a host that can submit to Slurm")
     # exec: Slurm's signals to the batch step reach its first process alone, and a shell would die of them.
     executor = _Slurm(folder, python=f"exec {shlex.quote(sys.executable)}")
     # wckey: submitit's own for accounting, which some sites refuse.

@@ -2,9 +2,8 @@
 
     recipe = load(Path("recipes/smoke.yaml"))
 
-Types and bounds are those of `samebits.spec.sections`, rules across fields those of `samebits.recipe.rules`. This module
-does not
-does not look at the machine: that a recipe loads does not show that its software is installed.
+Types and bounds are those of `samebits.spec.sections`, rules across fields those of `samebits.recipe.rules`. This
+module does not look at the machine: that a recipe loads does not show that its software is installed.
 """
 
 from __future__ import annotations

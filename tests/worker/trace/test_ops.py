@@ -488,6 +488,7 @@ sys.path[:0] = sys.argv[1:3]
 import torch
 ballast = [torch.empty(int(sys.argv[3]) * 7 + n) for n in range(int(sys.argv[3]))]
 del ballast[:: 2]
+sys.path.insert(0, f"{sys.argv[1]}/worker/trace")
 import test_ops, insides
 torch.manual_seed(1)
 model = test_ops.Model()
