@@ -158,12 +158,15 @@ def test_a_signal_cancels_the_job_and_leaves_nothing_running(tmp_path: Path) -> 
     assert job_state.runner(artifact) is None
 
 
+PATH = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+
 def waiting(results: Path, mode: str) -> subprocess.Popen[bytes]:
     """An earlier pipeline: runs the reference in a process of its own."""
     code = (
-        f"import test_arm, launching, pathlib; test_arm.run(pathlib.Path({str(results)!r}), launching.plan(), {mode!r})"
+        f"import sys; sys.path[:0] = {PATH!r}; import test_arm, launching, pathlib; test_arm.run(pathlib.Path({str(results)!r}), launching.plan(), {mode!r})"
     )
-    return subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[1])
+    return subprocess.Popen([sys.executable, "-c", code])
 
 
 def test_a_live_job_of_a_killed_pipeline_is_found_again_and_no_second_one_starts(tmp_path: Path) -> None:

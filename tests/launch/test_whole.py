@@ -214,7 +214,7 @@ WAITING = """
 import sys
 from pathlib import Path
 import launching, timed
-from samebits import experiments
+from samebits.plan import overhead_runs as experiments
 from samebits.launch.arm import CancelledError
 from samebits.launch.console import Echo
 from samebits.launch.submit import LocalExecutor
@@ -231,7 +231,7 @@ except CancelledError as cancelled:
 
 def test_an_interrupt_ends_the_job_and_nothing_of_it_runs(tmp_path: Path) -> None:
     tests = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tests, tests.parent / "src")))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parent, tests, tests.parent / "src")))}
     process = subprocess.Popen(
         [sys.executable, "-c", WAITING, folder(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True
     )
