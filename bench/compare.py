@@ -30,7 +30,7 @@ import traced
 from samebits.compare import records
 from samebits.compare.arm import Arm, load
 from samebits.compare.compare import Excuses, compare_arms
-from samebits.compare.judgement import Comparison
+from samebits.compare.results import Comparison
 from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.records import Moment
 

@@ -12,7 +12,7 @@ import evidence
 from artifacts import At
 from entries import Entry
 from samebits.compare.compare import compare
-from samebits.compare.judgement import Comparison
+from samebits.compare.results import Comparison
 from samebits.fingerprint.expected import expected_blocks, expected_rung
 from samebits.fingerprint.paths import Artifact
 

@@ -6,14 +6,12 @@ import dataclasses
 import hashlib
 import math
 
-from samebits.compare.judgement import (
-    ArmSummary,
+from samebits.compare.results import (
     Comparison,
     Curve,
     Difference,
     Divergence,
     GateResult,
-    PinRow,
     RankDivergence,
     RankGroup,
     RecordView,
@@ -22,6 +20,7 @@ from samebits.compare.judgement import (
     WaivedItem,
 )
 from samebits.fingerprint.ranks import ranks_text
+from samebits.gates.judgement import ArmSummary, PinRow
 from samebits.spec.verdicts import Verdict
 
 RECIPE = (

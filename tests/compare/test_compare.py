@@ -17,7 +17,7 @@ from comparing import SOME, WORLD, against, place_of, places, twin
 from entries import Entry
 from samebits.compare import records
 from samebits.compare.compare import NOT_SEEN, compare
-from samebits.compare.judgement import Symptom
+from samebits.compare.results import Symptom
 from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.ranks import ranks_text
 from samebits.fingerprint.records import Flag, Form, Moment

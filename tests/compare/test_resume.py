@@ -14,7 +14,7 @@ import evidence
 from comparing import SOME
 from entries import Entry
 from samebits.compare.compare import compare
-from samebits.compare.judgement import Comparison, Symptom
+from samebits.compare.results import Comparison, Symptom
 from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.records import Moment
 

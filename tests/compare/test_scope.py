@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import artifacts
 import evidence
-from samebits.compare.judgement import Allocation, Placement
+from samebits.compare.results import Allocation, Placement
 from samebits.compare.scope import allocation, placement, renamed
 from samebits.fingerprint.manifest import Manifest, read_manifest
 

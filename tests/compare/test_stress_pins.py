@@ -12,7 +12,7 @@ import artifacts
 import evidence
 from samebits.compare import compatibility
 from samebits.compare.compare import compare
-from samebits.compare.judgement import Comparison
+from samebits.compare.results import Comparison
 from samebits.fingerprint.paths import Artifact
 from samebits.gates.judge import judge
 from samebits.plan import arms

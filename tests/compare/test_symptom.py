@@ -15,7 +15,7 @@ from artifacts import At
 from comparing import SOME, WORLD, against, places
 from entries import Entry, metric
 from samebits.compare.compare import compare
-from samebits.compare.judgement import Symptom
+from samebits.compare.results import Symptom
 from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.records import Flag, Moment, Phase
 

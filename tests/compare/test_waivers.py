@@ -14,7 +14,7 @@ from artifacts import At
 from comparing import SOME, WORLD, place_of, places
 from entries import Entry, scalar
 from samebits.compare.compare import compare
-from samebits.compare.judgement import Comparison
+from samebits.compare.results import Comparison
 from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.records import Kind, Moment
 from samebits.spec.questions import Waiver

@@ -14,13 +14,12 @@ from faults.conftest import SMALL, Arms, small_recipe
 from samebits.compare.arm import load
 from samebits.compare.certify import Certified
 from samebits.compare.compare import compare
-from samebits.compare.judgement import Symptom
+from samebits.compare.results import Finding, Symptom
 from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.records import Kind
 from samebits.gates.judge import judge
 from samebits.launch.console import Echo
 from samebits.localize.account import Subject
-from samebits.localize.finding import Finding
 from samebits.localize.recipe import Request, of_arms, of_recipe
 from samebits.localize.search import Hunt, localize
 from samebits.recipe import load as load_recipe

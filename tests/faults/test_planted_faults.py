@@ -11,7 +11,7 @@ import pytest
 
 from faults.conftest import Arms, small_recipe
 from samebits.compare.compare import compare
-from samebits.compare.judgement import Comparison, Divergence, Symptom
+from samebits.compare.results import Comparison, Divergence, Symptom
 from samebits.fingerprint.paths import Artifact
 from samebits.spec.questions import Fault
 

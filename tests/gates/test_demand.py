@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 import artifacts
 import evidence
 from comparing import SOME
-from samebits.compare.judgement import GateResult, Judgement
+from samebits.compare.results import GateResult
 from samebits.gates.evidence import Evidence
 from samebits.gates.judge import judge
+from samebits.gates.judgement import Judgement
 from samebits.gates.placement import held_to_placement
 from samebits.plan import arms
 from samebits.spec.pins import Pins

@@ -15,9 +15,9 @@ import evidence
 from comparing import SOME, places
 from entries import Entry
 from samebits.compare.encode import to_json
-from samebits.compare.judgement import Judgement
 from samebits.fingerprint.records import Moment
 from samebits.gates.judge import judge
+from samebits.gates.judgement import Judgement
 from samebits.plan import arms
 from samebits.spec.questions import Fault
 from samebits.spec.verdicts import Verdict

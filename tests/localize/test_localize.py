@@ -14,6 +14,7 @@ import evidence
 from samebits.compare.arm import load
 from samebits.compare.certify import Certified
 from samebits.compare.compare import compare
+from samebits.compare.results import Finding
 from samebits.fingerprint.header import Coordinates
 from samebits.fingerprint.paths import Artifact
 from samebits.launch.console import Echo
@@ -21,7 +22,6 @@ from samebits.launch.job_state import LaunchError, Outcome
 from samebits.localize import pair as pairs
 from samebits.localize import search as hunting
 from samebits.localize.account import Subject
-from samebits.localize.finding import Finding
 from samebits.localize.pair import Aim, pair, with_peers
 from samebits.localize.search import Hunt, localize
 from samebits.spec.plan import Plan

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 import artifacts
-from samebits.compare.judgement import Symptom
+from samebits.compare.results import Symptom
 from samebits.fingerprint.records import Flag, Form, Kind, Phase
 from samebits.localize.locate import Located, Untraced
 from traced import call, collective, given, located, on, op, other, received, sent

@@ -10,7 +10,7 @@ import matplotlib as mpl
 import pytest
 
 import judgements
-from samebits.compare.judgement import Curve
+from samebits.compare.results import Curve
 from samebits.report.plots import curve_svg, curve_table, gaps
 
 PLAIN = judgements.curve("lm loss", "twin-1", apart_from=5)

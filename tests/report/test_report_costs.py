@@ -10,7 +10,7 @@ from test_report_html import Page
 
 import judgement_costs
 import judgements
-from samebits.compare.judgement import Judgement
+from samebits.gates.judgement import Judgement
 from samebits.overhead.results import Cost, Findings
 from samebits.report import costs, figures, published, words
 from samebits.report.html import report_html

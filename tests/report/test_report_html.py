@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import judgements
-from samebits.compare.judgement import Judgement
+from samebits.gates.judgement import Judgement
 from samebits.report import html
 from samebits.report.html import report_html
 from samebits.report.words import one_line

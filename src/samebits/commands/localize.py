@@ -12,7 +12,7 @@ from samebits.commands.options import AsJson, ClusterOption, LogFile, Results
 from samebits.commands.status import Decided
 
 if TYPE_CHECKING:
-    from samebits.localize.finding import Finding
+    from samebits.compare.results import Finding
     from samebits.localize.recipe import Request
 
 app = typer.Typer()
@@ -56,7 +56,7 @@ def localize(
 
 def _of_arms(reference: Path, candidate: Path, request: Request, *, as_json: bool) -> None:
     from samebits.compare import encode
-    from samebits.localize.findings import exit_status
+    from samebits.compare.findings import exit_status
     from samebits.localize.recipe import of_arms
     from samebits.report import terminal
     from samebits.spec.verdicts import EXIT_STATUS
@@ -73,7 +73,7 @@ def _of_arms(reference: Path, candidate: Path, request: Request, *, as_json: boo
 
 
 def _of_recipe(path: Path, results: Path, request: Request, stamp: Path | None, *, as_json: bool) -> None:
-    from samebits.localize.findings import exit_status
+    from samebits.compare.findings import exit_status
     from samebits.localize.recipe import of_recipe
     from samebits.spec.verdicts import EXIT_STATUS
 

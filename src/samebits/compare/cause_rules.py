@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from samebits.compare import op_traits
 from samebits.compare.cross_rank import Link, Source
-from samebits.compare.judgement import Symptom
 from samebits.compare.records import Item
+from samebits.compare.results import Symptom
 from samebits.compare.traced_block import Arm, Trail
 from samebits.fingerprint.records import OVERWRITTEN, Kind, Site
 

@@ -14,7 +14,7 @@ from samebits.compare import compatibility
 from samebits.compare.align import Pairing
 from samebits.compare.arm import Arm, load
 from samebits.compare.divergence import Search, describe, search
-from samebits.compare.judgement import Comparison, Divergence, Scope, WaivedItem
+from samebits.compare.results import Comparison, Divergence, Scope, WaivedItem
 from samebits.compare.scope import scope_of
 from samebits.compare.waivers import NONE, Waivers
 from samebits.fingerprint.manifest import Manifest

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from samebits.compare.certify import Certified
-from samebits.compare.judgement import Curve, Divergence
 from samebits.compare.records import opened
+from samebits.compare.results import Curve, Divergence
 from samebits.fingerprint.paths import ArtifactError
 from samebits.fingerprint.reader import FingerprintFile
 from samebits.fingerprint.records import Flag, Kind, Moment

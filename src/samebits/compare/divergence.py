@@ -11,9 +11,9 @@ from samebits.compare.align import Mask, Pair, Pairing
 from samebits.compare.certify import Certified
 from samebits.compare.cross_rank import Link, Links, Source, is_traced
 from samebits.compare.diagnosis import Facts, diagnose
-from samebits.compare.judgement import Difference, Divergence, RankDivergence, RankGroup, Role
 from samebits.compare.nodes import UNKNOWN
 from samebits.compare.records import BlockDifference, Ignored, Item, RankRecords, rank_records
+from samebits.compare.results import Difference, Divergence, RankDivergence, RankGroup, Role
 from samebits.compare.traced_block import Trail
 from samebits.fingerprint.paths import ArtifactError
 from samebits.fingerprint.ranks import ranks_text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from samebits.compare.judgement import Comparison, Scope
+from samebits.compare.results import Comparison, Scope
 from samebits.fingerprint.ranks import ranks_text
 
 

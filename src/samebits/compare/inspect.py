@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from samebits.compare.judgement import RecordView
 from samebits.compare.records import record_view
+from samebits.compare.results import RecordView
 from samebits.fingerprint import reader
 from samebits.fingerprint.manifest import read_manifest
 from samebits.fingerprint.paths import Artifact, ArtifactError

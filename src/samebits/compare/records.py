@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from samebits.compare.align import DIGEST_BYTES, Pair, Pairing
 from samebits.compare.certify import Certified
-from samebits.compare.judgement import Difference, RecordView
+from samebits.compare.results import Difference, RecordView
 from samebits.fingerprint.paths import ArtifactError
 from samebits.fingerprint.reader import FingerprintFile
 from samebits.fingerprint.records import Flag, Form, Kind, Moment, Phase, Site

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from samebits.compare.align import DIGEST_BYTES
 from samebits.compare.certify import Certified
 from samebits.compare.divergence import host
-from samebits.compare.judgement import Vote
+from samebits.compare.results import Vote
 from samebits.fingerprint.ranks import ranks_text
 from samebits.fingerprint.records import Moment
 

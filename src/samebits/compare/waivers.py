@@ -6,8 +6,8 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from samebits.compare.judgement import WaivedItem
 from samebits.compare.records import Item
+from samebits.compare.results import WaivedItem
 from samebits.spec.questions import Waiver
 
 

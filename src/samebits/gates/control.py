@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from samebits.compare.compare import NOT_SEEN
 from samebits.compare.explanation import not_comparable
-from samebits.compare.judgement import Comparison, Divergence
+from samebits.compare.results import Comparison, Divergence
 from samebits.fingerprint.manifest import Planted
 from samebits.fingerprint.ranks import ranks_text
 from samebits.spec.verdicts import Verdict

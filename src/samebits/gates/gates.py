@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from samebits.compare.compare import Excuses, compare_arms, unhealthy
 from samebits.compare.explanation import explain
-from samebits.compare.judgement import Comparison, GateResult
+from samebits.compare.results import Comparison, GateResult
 from samebits.compare.waivers import Waivers
 from samebits.gates.control import Outcome, judge_control
 from samebits.gates.evidence import Evidence

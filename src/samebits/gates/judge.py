@@ -9,15 +9,15 @@ from pathlib import Path
 
 import samebits
 from samebits.compare.curves import curves
-from samebits.compare.judgement import Comparison, Curve, GateResult, Judgement, Vote
+from samebits.compare.findings import standing
 from samebits.compare.nodes import differences
+from samebits.compare.results import Comparison, Curve, Finding, GateResult, Vote
 from samebits.compare.vote import Voter, vote
 from samebits.fingerprint.manifest import Manifest
 from samebits.gates.evidence import Evidence
 from samebits.gates.gates import judge_gate, trusted, worst
+from samebits.gates.judgement import Judgement
 from samebits.gates.summary import pin_rows, summarize
-from samebits.localize.finding import Finding
-from samebits.localize.findings import standing
 from samebits.overhead.results import Cost
 from samebits.plan import arms
 from samebits.plan.overhead_runs import DETERMINISTIC

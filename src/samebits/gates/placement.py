@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from samebits.compare.judgement import Comparison, GateResult, Placement
 from samebits.compare.nodes import names_text, nodes
+from samebits.compare.results import Comparison, GateResult, Placement
 from samebits.compare.scope import renamed
 from samebits.fingerprint.manifest import Manifest
 from samebits.fingerprint.ranks import ranks_text

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from samebits.compare.judgement import ArmSummary, Judgement
 from samebits.fingerprint.manifest import read_clocks, read_manifest
 from samebits.fingerprint.paths import Artifact, ArtifactError
+from samebits.gates.judgement import ArmSummary, Judgement
 from samebits.overhead.results import Cost
 from samebits.overhead.timing import start_of
 

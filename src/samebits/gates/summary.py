@@ -6,7 +6,6 @@ import statistics
 
 from samebits.compare.arm import Arm
 from samebits.compare.certify import Certified
-from samebits.compare.judgement import ArmSummary, PinRow
 from samebits.compare.nodes import jobs_text, nodes_text
 from samebits.compare.records import opened
 from samebits.fingerprint.manifest import Manifest
@@ -14,6 +13,7 @@ from samebits.fingerprint.paths import ArtifactError
 from samebits.fingerprint.ranks import ranks_text
 from samebits.fingerprint.reader import Block
 from samebits.fingerprint.records import Moment
+from samebits.gates.judgement import ArmSummary, PinRow
 
 TIMED_RANKS = 64
 """Ranks whose times are looked at, spread evenly."""

@@ -6,9 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 
 from samebits.compare.diagnosis import WORDS
-from samebits.compare.judgement import Divergence
+from samebits.compare.results import Before, Cause, Divergence, Finding, Origin, Status
 from samebits.fingerprint.records import Kind
-from samebits.localize.finding import Before, Cause, Finding, Origin, Status
 from samebits.localize.locate import Located, Untraced
 from samebits.recipe.problem import listed
 

@@ -11,13 +11,12 @@ from samebits.compare.cause_rules import Named
 from samebits.compare.cross_rank import Link, Source, is_traced
 from samebits.compare.divergence import Finding as First
 from samebits.compare.divergence import Search, nothing_ignored, search
-from samebits.compare.judgement import Symptom
+from samebits.compare.results import Before, Cause, Cell, Origin, Symptom
 from samebits.compare.traced_block import Trail
 from samebits.fingerprint import stacks
 from samebits.fingerprint.header import Coordinates
 from samebits.fingerprint.ranks import ranks_text
 from samebits.fingerprint.records import TRACED, Flag, Kind, Site
-from samebits.localize.finding import Before, Cause, Cell, Origin
 from samebits.localize.pattern import pattern
 
 MOST_CELLS = 8

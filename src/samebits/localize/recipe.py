@@ -11,7 +11,8 @@ from pathlib import Path
 from samebits.compare import encode
 from samebits.compare.arm import Arm, load
 from samebits.compare.compare import Excuses, compare_arms
-from samebits.compare.judgement import Comparison, Divergence
+from samebits.compare.findings import FILE, read_finding
+from samebits.compare.results import Comparison, Divergence, Finding
 from samebits.fingerprint.paths import ArtifactError, write_whole
 from samebits.gates.evidence import Evidence
 from samebits.gates.gates import judge_gate, worst
@@ -21,8 +22,6 @@ from samebits.launch.slurm import SlurmExecutor
 from samebits.launch.submit import Executor, LocalExecutor
 from samebits.localize import account
 from samebits.localize.account import Search, Subject
-from samebits.localize.finding import Finding
-from samebits.localize.findings import FILE, read_finding
 from samebits.localize.search import TRIES, Hunt, localize
 from samebits.recipe import load as recipe
 from samebits.recipe.cluster import load as load_cluster

@@ -19,6 +19,7 @@ from samebits.compare.arm import load
 from samebits.compare.certify import Certified
 from samebits.compare.collect import collect
 from samebits.compare.compare import Excuses, compare_arms
+from samebits.compare.results import Finding
 from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.ranks import ranks_of, ranks_text
 from samebits.fingerprint.records import Kind
@@ -28,7 +29,6 @@ from samebits.launch.job_state import LaunchError
 from samebits.launch.submit import Executor, LocalExecutor
 from samebits.localize import account
 from samebits.localize.account import Search, Subject
-from samebits.localize.finding import Finding
 from samebits.localize.locate import Located, Untraced, locate
 from samebits.localize.pair import Aim, pair, with_peers
 from samebits.spec.plan import Plan

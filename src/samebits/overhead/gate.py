@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from samebits.compare.judgement import GateResult
+from samebits.compare.results import GateResult
 from samebits.fingerprint.ranks import ranks_text
 from samebits.overhead import statistics
 from samebits.overhead.digits import estimate

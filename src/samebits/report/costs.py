@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from samebits.compare.judgement import GateResult, Judgement
+from samebits.compare.results import GateResult
+from samebits.gates.judgement import Judgement
 from samebits.overhead.results import Cost, Effect, Findings, PhaseCost, RunTimes, SettingTimes
 from samebits.overhead.statistics import STRAGGLER
 from samebits.report import figures, words

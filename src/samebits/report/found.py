@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from samebits.compare.results import Finding, Status
 from samebits.localize.account import counted
-from samebits.localize.finding import Finding, Status
 from samebits.report import grid
 
 _STYLE: dict[Status, str] = {"found": "bold red", "unnamed": "bold red"}

@@ -12,8 +12,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from samebits.compare.judgement import Curve, Judgement
+from samebits.compare.results import Curve
 from samebits.fingerprint.ranks import ranks_text
+from samebits.gates.judgement import Judgement
 from samebits.report import cost_plots, costs, figures, found, layout, published, words
 from samebits.report.plots import curve_svg, curve_table, gaps
 from samebits.spec.verdicts import EXIT_STATUS

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from samebits.compare.encode import plain
-from samebits.compare.judgement import ArmSummary, Curve, Divergence, Judgement, Scope, Symptom
+from samebits.compare.results import Curve, Divergence, Scope, Symptom
+from samebits.gates.judgement import ArmSummary, Judgement
 from samebits.overhead.results import Checks, Effect, Findings, PhaseCost, RunTimes, SettingTimes
 from samebits.overhead.statistics import Correlation, Estimate, Interval
 from samebits.spec.plan import PlanError, decode

@@ -10,8 +10,9 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
-from samebits.compare.judgement import Comparison, GateResult, Judgement
+from samebits.compare.results import Comparison, GateResult
 from samebits.fingerprint.ranks import ranks_text
+from samebits.gates.judgement import Judgement
 from samebits.overhead.results import Cost
 from samebits.report import figures
 from samebits.report.costs import label, measured_text

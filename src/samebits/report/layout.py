@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from samebits.compare.judgement import (
-    ArmSummary,
-    Comparison,
-    Curve,
-    Divergence,
-    GateResult,
-    Judgement,
-    PinRow,
-    WaivedItem,
-)
+from samebits.compare.results import Comparison, Curve, Divergence, GateResult, WaivedItem
+from samebits.gates.judgement import ArmSummary, Judgement, PinRow
 from samebits.report.words import is_planted, place_text
 from samebits.spec.pins import Deviation
 

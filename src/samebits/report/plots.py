@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from samebits.compare.judgement import Curve
+from samebits.compare.results import Curve
 from samebits.report.picture import CANDIDATE, GAP, INK, REFERENCE, ULPS, inline_svg
 
 if TYPE_CHECKING:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from samebits.compare.judgement import Allocation, Comparison, GateResult, Placement, Scope
 from samebits.compare.nodes import names_text
+from samebits.compare.results import Allocation, Comparison, Finding, GateResult, Placement, Scope
 from samebits.gates.placement import misplaced
-from samebits.localize.finding import Finding
 from samebits.overhead.results import Cost
 from samebits.recipe.problem import listed
 from samebits.spec.sections import Recipe

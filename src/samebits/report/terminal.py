@@ -13,8 +13,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from samebits.compare.judgement import Comparison, Divergence, GateResult, Judgement, RankDivergence, RecordView
+from samebits.compare.results import Comparison, Divergence, GateResult, RankDivergence, RecordView
 from samebits.fingerprint.ranks import ranks_text
+from samebits.gates.judgement import Judgement
 from samebits.overhead.results import Cost
 from samebits.report import cost_listing, found, grid, layout, words
 from samebits.spec.verdicts import Verdict

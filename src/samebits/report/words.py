@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-from samebits.compare.judgement import ArmSummary, Comparison, GateResult, Scope, WaivedItem
+from samebits.compare.results import Comparison, GateResult, Scope, WaivedItem
+from samebits.gates.judgement import ArmSummary
 from samebits.spec.verdicts import Verdict
 
 MEANING: dict[Verdict, str] = {

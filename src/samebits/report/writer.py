@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from samebits.compare.judgement import Judgement
 from samebits.fingerprint.paths import write_whole
+from samebits.gates.judgement import Judgement
 from samebits.report.html import report_html
 from samebits.report.json import report_json
 from samebits.report.junit import junit_xml

@@ -13,7 +13,7 @@ from typing import Literal
 
 from samebits.compare.arm import load
 from samebits.compare.compare import NOT_SEEN, Excuses, compare_arms
-from samebits.compare.judgement import Comparison
+from samebits.compare.results import Comparison
 from samebits.compare.waivers import Waivers
 from samebits.fingerprint.conditions import Condition
 from samebits.fingerprint.ranks import ranks_text

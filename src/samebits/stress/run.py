@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from samebits.compare.collect import collect
-from samebits.compare.judgement import Comparison
+from samebits.compare.results import Comparison
 from samebits.fingerprint import conditions
 from samebits.fingerprint.manifest import read_manifest
 from samebits.fingerprint.paths import Artifact, ArtifactError

@@ -1,4 +1,4 @@
-"""The nouns of judging, as they are written to JSON and presented."""
+"""The results of comparing and localizing, as they are written to JSON and presented."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from samebits.localize.finding import Finding
-from samebits.overhead.results import Cost
 from samebits.spec.pins import Deviation
 from samebits.spec.verdicts import Verdict
+
+FINDING_FORMAT = 1
 
 Role = Literal["origin", "receiver"]
 Placement = Literal[
@@ -25,6 +25,10 @@ Placement = Literal[
 machines of the reference under other names. `other nodes`: none in common."""
 Allocation = Literal["one allocation", "several allocations", "no scheduler", "unknown allocations"]
 """`unknown allocations`: only some ranks recorded a job, or only some share one."""
+
+Status = Literal["found", "unnamed", "not reproduced", "not traced"]
+"""`found`: a cause is named. `unnamed`: the difference came back, and nothing that may be named did it. `not
+reproduced`: pairs were run again and agreed. `not traced`: no pair was run, or it parts where nothing can be traced."""
 
 
 class Symptom(StrEnum):
@@ -200,53 +204,81 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArmSummary:
-    """One arm as the report lists it. nodes: such as `n[001-304]`. job: of the scheduler, empty without one. seconds:
-    wall time from first to last block, slowest rank. step_seconds: median step of the slowest rank. Of many ranks, 64
-    are looked at."""
+class Cause:
+    """What is named: one record of one rank. occurrence: which of its kind in that step, from 0. form: of its output.
+    stack: where the code called it, innermost last; of a backward pass, where the forward pass did."""
 
-    arm: str
-    folder: str
-    run_fingerprint: str | None
-    ranks: int
-    nodes: str
-    job: str
-    steps: str
-    records: int
-    bytes: int
-    seconds: float | None
-    step_seconds: float | None
-    problem: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PinRow:
-    """One pin of the reference. values: value -> ranks that observed it."""
-
-    pin: str
-    values: dict[str, str]
-    declared: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judgement:
-    """Everything a report says about one recipe."""
-
-    format: int
-    samebits: str
-    recipe: str
-    verdict: Verdict
-    headline: str
-    """One sentence: what is proven, or what failed first."""
+    phase: str
+    kind: str
+    name: str
     scope: str
-    """One paragraph in words: ranks, steps, rung, share, placement, restart, waivers; what was not tested."""
-    gates: tuple[GateResult, ...]
-    findings: tuple[Finding, ...]
-    """What was found where a gate failed, of the runs judged here."""
-    costs: tuple[Cost, ...]
-    vote: Vote | None
-    curves: tuple[Curve, ...]
-    arms: tuple[ArmSummary, ...]
-    pins: tuple[PinRow, ...]
-    recipe_text: str
-    """The recipe in force, canonical YAML or JSON, defaults filled in."""
+    occurrence: int
+    form: str
+    stack: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Before:
+    """Records of the origin in that step that happened before, all equal."""
+
+    operations: int
+    gemms: int
+    collectives: int
+    others: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """The same operation by dtype, shape and layout, in that step of that rank, where its inputs are equal: how many
+    gave the same output, and how many did not."""
+
+    dtype: str
+    shape: str
+    layout: str
+    same: int
+    differing: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Ranks whose bits part by themselves at one place. why: half a sentence."""
+
+    ranks: str
+    count: int
+    place: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """reference, candidate: the arms that were found to differ, by name; launches: of their starts. folders: of the
+    last pair, empty where none was run. sentence: the line a person reads first. symptom: a `Symptom`.
+    inputs: tensors that the cause read, all equal; None: not known. origins: of most ranks first. receivers: ranks that
+    were brought a difference by others. pattern: what the ranks suggest. around: records beside one that has no
+    counterpart. refused: what differs first and cannot have done it. suspect: what may have. tries: pairs that were
+    run; agreed: how many of them agreed."""
+
+    format: int = FINDING_FORMAT
+    reference: str
+    candidate: str
+    launches: tuple[str, str]
+    status: Status
+    sentence: str
+    moment: str
+    step: int
+    symptom: str
+    cause: Cause | None
+    why: str
+    refused: str
+    suspect: str
+    inputs: int | None
+    before: Before | None
+    origins: tuple[Origin, ...]
+    receivers: str
+    pattern: str
+    cells: tuple[Cell, ...]
+    around: tuple[str, ...]
+    traced: str
+    tries: int
+    agreed: int
+    folders: tuple[str, ...]

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from samebits.compare.results import FINDING_FORMAT, Finding
 from samebits.fingerprint.manifest import read_manifest
 from samebits.fingerprint.paths import Artifact, ArtifactError
-from samebits.localize.finding import FINDING_FORMAT, Finding
 from samebits.spec.plan import PlanError, decode
 
 FILE = "finding.json"
