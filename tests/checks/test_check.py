@@ -18,7 +18,7 @@ from entries import Entry
 from samebits.checks import invariants
 from samebits.checks.check import check
 from samebits.checks.invariants import Check, Invariant
-from samebits.compare.encode import to_json
+from samebits.compare.results import to_json
 from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.records import Moment
 from samebits.report import invariant_listing, terminal

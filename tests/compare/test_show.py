@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import artifacts
 import evidence
 from comparing import SOME
-from samebits.compare.encode import to_json
 from samebits.compare.inspect import Choice, show, show_records
+from samebits.compare.results import to_json
 from samebits.fingerprint.paths import Artifact, ArtifactError
 
 

@@ -14,7 +14,7 @@ import artifacts
 import evidence
 from comparing import SOME, places
 from entries import Entry
-from samebits.compare.encode import to_json
+from samebits.compare.results import to_json
 from samebits.fingerprint.records import Moment
 from samebits.gates.judge import judge
 from samebits.gates.judgement import Judgement

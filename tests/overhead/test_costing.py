@@ -14,7 +14,7 @@ import artifacts
 import builders
 import evidence
 import timed
-from samebits.compare import encode
+from samebits.compare.results import to_json
 from samebits.fingerprint.clock import Phase
 from samebits.fingerprint.paths import ArtifactError
 from samebits.gates.judge import judge
@@ -585,4 +585,4 @@ def test_an_experiment_made_on_request_is_reported_where_it_stands(tmp_path: Pat
 def test_a_cost_survives_json(tmp_path: Path) -> None:
     recipe = timed.recipe()
     cost = timed.measured(timed.write(tmp_path, recipe, cost=3.0), recipe)
-    assert decode(Cost, json.loads(encode.to_json(cost))) == cost
+    assert decode(Cost, json.loads(to_json(cost))) == cost

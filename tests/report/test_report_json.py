@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import judgements
-from samebits.compare.encode import plain
+from samebits.compare.results import plain
 from samebits.report import json as json_report
 from samebits.report.json import ReportError, load, report_json
 from samebits.report.writer import write

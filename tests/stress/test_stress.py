@@ -13,7 +13,7 @@ import builders
 import executors
 import launching
 from executors import Recording
-from samebits.compare.encode import to_json
+from samebits.compare.results import to_json
 from samebits.fingerprint.paths import Artifact, ArtifactError
 from samebits.launch.arm import run_arm
 from samebits.launch.job_state import LaunchError

@@ -40,15 +40,15 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare two artifacts, with or without a pipeline: identical, or where they part."""
-    from samebits.compare import encode
     from samebits.compare.compare import compare as compared
+    from samebits.compare.results import to_json
     from samebits.fingerprint.paths import Artifact
     from samebits.report import terminal
     from samebits.spec.verdicts import EXIT_STATUS
 
     comparison = compared(Artifact(reference), Artifact(candidate))
     if as_json:
-        print(encode.to_json(comparison), end="")
+        print(to_json(comparison), end="")
     else:
         terminal.show(terminal.comparison_text(comparison))
     raise Decided(EXIT_STATUS[comparison.verdict])
@@ -58,14 +58,14 @@ def compare(
 def check(folder: Folder, as_json: AsJson = False) -> None:
     """Hold one artifact against itself: replicas, collectives, messages, recomputation, random streams, batches."""
     from samebits.checks.check import check as checked
-    from samebits.compare import encode
+    from samebits.compare.results import to_json
     from samebits.fingerprint.paths import Artifact
     from samebits.report import invariant_listing, terminal
     from samebits.spec.verdicts import EXIT_STATUS
 
     found = checked(Artifact(folder))
     if as_json:
-        print(encode.to_json(found), end="")
+        print(to_json(found), end="")
     else:
         terminal.show(invariant_listing.check_text(found))
     raise Decided(EXIT_STATUS[found.verdict])

@@ -55,8 +55,7 @@ def localize(
 
 
 def _of_arms(reference: Path, candidate: Path, request: Request, *, as_json: bool) -> None:
-    from samebits.compare import encode
-    from samebits.compare.findings import exit_status
+    from samebits.compare.results import finding_status, to_json
     from samebits.localize.recipe import of_arms
     from samebits.report import terminal
     from samebits.spec.verdicts import EXIT_STATUS
@@ -64,16 +63,16 @@ def _of_arms(reference: Path, candidate: Path, request: Request, *, as_json: boo
     comparison, finding = of_arms(reference, candidate, request)
     if finding is None:
         if as_json:
-            print(encode.to_json(comparison), end="")
+            print(to_json(comparison), end="")
         else:
             terminal.show(terminal.comparison_text(comparison))
         raise Decided(EXIT_STATUS[comparison.verdict])
     _show([finding], as_json=as_json)
-    raise Decided(exit_status(finding))
+    raise Decided(finding_status(finding))
 
 
 def _of_recipe(path: Path, results: Path, request: Request, stamp: Path | None, *, as_json: bool) -> None:
-    from samebits.compare.findings import exit_status
+    from samebits.compare.results import finding_status
     from samebits.localize.recipe import of_recipe
     from samebits.spec.verdicts import EXIT_STATUS
 
@@ -84,16 +83,16 @@ def _of_recipe(path: Path, results: Path, request: Request, stamp: Path | None, 
         return
     _show(findings, as_json=as_json)
     if findings:
-        raise Decided(max(map(exit_status, findings), key=(0, 3, 1).index))
+        raise Decided(max(map(finding_status, findings), key=(0, 3, 1).index))
     raise Decided(EXIT_STATUS[verdict])
 
 
 def _show(findings: Sequence[Finding], *, as_json: bool) -> None:
-    from samebits.compare import encode
+    from samebits.compare.results import to_json
     from samebits.report import found, terminal
 
     for finding in findings:
         if as_json:
-            print(encode.to_json(finding), end="")
+            print(to_json(finding), end="")
         else:
             terminal.show(found.finding_text(finding))

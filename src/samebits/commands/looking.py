@@ -22,17 +22,17 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what fingerprint files hold, how far they are valid and why they stop; damaged ones too."""
-    from samebits.compare import encode
     from samebits.compare import inspect as showing
+    from samebits.compare.results import to_json
     from samebits.report import listing, terminal
 
     if step is None:
         shown = showing.show(path)
-        body = encode.to_json(shown) if as_json else listing.artifact_table(shown)
+        body = to_json(shown) if as_json else listing.artifact_table(shown)
     else:
         choice = showing.Choice(rank=rank, moment=moment, step=step)
         records = showing.show_records(path, choice)
-        body = "".join(map(encode.to_json, records)) if as_json else listing.record_table(records)
+        body = "".join(map(to_json, records)) if as_json else listing.record_table(records)
     if isinstance(body, str):
         print(body, end="")
     else:

@@ -105,7 +105,7 @@ def overhead(
 
 
 def _show_cost(path: Path, chosen: Experiment, results: Path, slowdown: float, *, as_json: bool) -> None:
-    from samebits.compare import encode
+    from samebits.compare.results import to_json
     from samebits.overhead import gate, step_times
     from samebits.recipe import load as recipe
     from samebits.report import terminal
@@ -113,7 +113,7 @@ def _show_cost(path: Path, chosen: Experiment, results: Path, slowdown: float, *
 
     cost = step_times.measured(recipe.load(path), chosen, results, slowdown)
     if as_json:
-        print(encode.to_json(cost), end="")
+        print(to_json(cost), end="")
     else:
         terminal.show(terminal.cost_text(cost))
     raise Decided(EXIT_STATUS[gate.evidence(cost)])

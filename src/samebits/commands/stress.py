@@ -69,12 +69,12 @@ def _finished(run: Callable[[], Stress]) -> Stress:
 
 
 def _show(found: Stress, *, as_json: bool) -> None:
-    from samebits.compare import encode
+    from samebits.compare.results import to_json
     from samebits.report import stress_listing, terminal
     from samebits.spec.verdicts import EXIT_STATUS
 
     if as_json:
-        print(encode.to_json(found), end="")
+        print(to_json(found), end="")
     else:
         terminal.show(stress_listing.stress_text(found))
     raise Decided(EXIT_STATUS[found.verdict])

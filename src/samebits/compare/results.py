@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import json
+import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from samebits.fingerprint.manifest import read_manifest
+from samebits.fingerprint.paths import Artifact, ArtifactError
 from samebits.spec.pins import Deviation
 from samebits.spec.verdicts import Verdict
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Result = TypeVar("Result")
+
 FINDING_FORMAT = 1
+FINDING_FILE = "finding.json"
+"""In `RESULTS/NAME/localize/ARM/`, one for each arm whose difference was localized."""
 
 Role = Literal["origin", "receiver"]
 Placement = Literal[
@@ -282,3 +298,84 @@ class Finding:
     tries: int
     agreed: int
     folders: tuple[str, ...]
+
+
+def to_json(result: DataclassInstance) -> str:
+    """Encode a result as strict, indented ASCII JSON that ends with a newline."""
+    return json.dumps(plain(result), indent=1, allow_nan=False) + "\n"
+
+
+def plain(result: Any) -> Any:
+    """Return a result as the dicts, lists, strings and finite numbers of which its JSON consists.
+
+    Numbers that JSON lacks become the strings `NaN`, `Infinity` and `-Infinity`. Pydantic's own serializer is not used:
+    it refuses text with lone surrogates, which paths may hold.
+    """
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return {entry.name: plain(getattr(result, entry.name)) for entry in dataclasses.fields(result)}
+    if isinstance(result, dict):
+        return {str(key): plain(value) for key, value in result.items()}
+    if isinstance(result, tuple | list):
+        return [plain(value) for value in result]
+    if isinstance(result, float) and not math.isfinite(result):
+        return "NaN" if math.isnan(result) else "Infinity" if result > 0 else "-Infinity"
+    return result
+
+
+def from_plain(kind: type[Result], body: Any) -> Result:
+    """Rebuild a result from what `plain` made of it.
+
+    Pydantic reads leniently here, because only then are strings such as `NaN` accepted for numbers. So that no value is
+    silently converted (`"3"` to 3), the result must encode to exactly what was read.
+
+    Raises ValueError where the value is not such a result.
+    """
+    try:
+        (found,) = _adapter(kind).validate_python((body,))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, (kind.__name__, *first["loc"][1:])))
+        raise ValueError(f"{where}: is {first['input']!r}: {first['msg']}") from error
+    if plain(found) != body:
+        raise ValueError(f"{kind.__name__}: an entry is missing or has another type than it must have")
+    return found  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    # A dataclass takes its configuration from what stands around it, hence the tuple of one.
+    return TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid"))
+
+
+def read_finding(path: Path) -> Finding | None:
+    """Return the finding in a file, or None where there is none in the format of this samebits."""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        return from_plain(Finding, body) if body["format"] == FINDING_FORMAT else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def current_findings(results: Path) -> list[Finding]:
+    """Return the findings whose two arms are still the runs that they were made of, by the candidate's name.
+
+    results: folder of one recipe's results.
+    """
+    found = []
+    for path in sorted(results.glob(f"localize/*/{FINDING_FILE}")):
+        if (finding := read_finding(path)) is None:
+            continue
+        arms = [Artifact(results / "arms" / arm) for arm in (finding.reference, finding.candidate)]
+        try:
+            launches = tuple(read_manifest(arm).launch for arm in arms)
+        except ArtifactError:
+            continue
+        if launches == finding.launches:
+            found.append(finding)
+    return found
+
+
+def finding_status(finding: Finding) -> int:
+    """Return the exit status of `localize`: 1 where the difference is there, 3 where it did not come back or cannot be
+    traced."""
+    return 1 if finding.status in ("found", "unnamed") else 3

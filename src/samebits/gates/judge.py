@@ -9,9 +9,8 @@ from pathlib import Path
 
 import samebits
 from samebits.compare.curves import curves
-from samebits.compare.findings import standing
 from samebits.compare.nodes import differences
-from samebits.compare.results import Comparison, Curve, Finding, GateResult, Vote
+from samebits.compare.results import Comparison, Curve, Finding, GateResult, Vote, current_findings
 from samebits.compare.vote import Voter, vote
 from samebits.fingerprint.manifest import Manifest
 from samebits.gates.evidence import Evidence
@@ -64,7 +63,7 @@ def _findings(evidence: Evidence, gates: tuple[GateResult, ...]) -> Iterator[Fin
         for comparison in gate.comparisons
         if gate.gate != "control" and comparison.divergence is not None
     }
-    for finding in standing(evidence.results / evidence.recipe.name):
+    for finding in current_findings(evidence.results / evidence.recipe.name):
         if finding.candidate in failed:
             yield finding
 

@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from samebits.compare import encode
 from samebits.compare.arm import Arm, load
 from samebits.compare.compare import Excuses, compare_arms
-from samebits.compare.findings import FILE, read_finding
-from samebits.compare.results import Comparison, Divergence, Finding
+from samebits.compare.results import FINDING_FILE, Comparison, Divergence, Finding, read_finding, to_json
 from samebits.fingerprint.paths import ArtifactError, write_whole
 from samebits.gates.evidence import Evidence
 from samebits.gates.gates import judge_gate, worst
@@ -94,7 +92,7 @@ def _told(reference: Arm, candidate: Arm, comparison: Comparison, request: Reque
 def _finding(reference: Arm, candidate: Arm, divergence: Divergence, request: Request, echo: Echo) -> Finding:
     """The one that lies there, where it is of these very runs; else a new one, written down."""
     subject, work = _subject(reference, candidate, divergence), _work(candidate, request)
-    kept = read_finding(work / FILE)
+    kept = read_finding(work / FINDING_FILE)
     if kept is not None and kept.launches == subject.launches and (kept.cause or kept.tries >= request.tries):
         echo.line(f"{candidate.name}: kept, found before")
         return kept
@@ -131,7 +129,7 @@ def _make_room(work: Path, subject: Subject, echo: Echo) -> None:
 
 def _written(finding: Finding, work: Path) -> Finding:
     work.mkdir(parents=True, exist_ok=True)
-    write_whole(work / FILE, encode.to_json(finding).encode())
+    write_whole(work / FINDING_FILE, to_json(finding).encode())
     return finding
 
 

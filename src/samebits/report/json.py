@@ -6,24 +6,17 @@ edited or damaged report cannot change a verdict by accident; it is no protectio
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-import math
 from pathlib import Path
 from typing import Any
 
-from samebits.compare.encode import plain
-from samebits.compare.results import Curve, Divergence, Scope, Symptom
-from samebits.gates.judgement import ArmSummary, Judgement
-from samebits.overhead.results import Checks, Effect, Findings, PhaseCost, RunTimes, SettingTimes
-from samebits.overhead.statistics import Correlation, Estimate, Interval
-from samebits.spec.plan import PlanError, decode
+from samebits.compare.results import from_plain, plain
+from samebits.gates.judgement import Judgement
 
 KIND = "samebits report"
 REPORT_FORMAT = 4
 _WAY_OUT = "make it again with `samebits report RECIPE`, or compare the arms with `samebits compare A B`"
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class ReportError(ValueError):
@@ -61,10 +54,7 @@ def _judgement(text: str) -> Judgement:
         raise ReportError(f"format is {body.get('format')!r}, must be {REPORT_FORMAT}")
     if (written := body.pop("check", None)) != _check(body):
         raise ReportError(f"damaged or edited: its check is {written!r}, must be {_check(body)!r}")
-    try:
-        return decode(Judgement, _revived(body))
-    except PlanError as error:
-        raise ReportError(str(error)) from error
+    return from_plain(Judgement, body)
 
 
 def _refuse_constant(name: str) -> Any:
@@ -77,34 +67,3 @@ def _check(body: Any) -> str:
 
 def _dumped(body: Any, **style: Any) -> str:
     return json.dumps(body, allow_nan=False, **style)
-
-
-def _keys(noun: type[Any]) -> set[str]:
-    return {entry.name for entry in dataclasses.fields(noun)}
-
-
-def _floats(noun: type[Any]) -> set[str]:
-    """Fields that hold a float, or several."""
-    return {entry.name for entry in dataclasses.fields(noun) if "float" in str(entry.type)}
-
-
-_COSTS = (Checks, Correlation, Effect, Estimate, Findings, Interval, PhaseCost, RunTimes, SettingTimes)
-_WITH_FLOATS = {frozenset(_keys(noun)): _floats(noun) for noun in (ArmSummary, Curve, Scope, *_COSTS)}
-
-
-def _revived(value: Any) -> Any:
-    """With the enumerations and the numbers that `plain` wrote as strings."""
-    if isinstance(value, list):
-        return [_revived(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    entry = {key: _revived(item) for key, item in value.items()}
-    if entry.keys() == _keys(Divergence):
-        entry["symptom"] = Symptom(entry["symptom"])
-    return entry | {key: _numbers(entry[key]) for key in _WITH_FLOATS.get(frozenset(entry), ())}
-
-
-def _numbers(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_numbers(item) for item in value]
-    return _NOT_FINITE.get(value, value) if isinstance(value, str) else value
