@@ -36,14 +36,14 @@ def is_helper() -> bool:
 
 
 _HOOKED = {
-    "torch": "torch_loop",
-    "torch.utils.data.dataloader": "torch_loop",
-    "torch.distributed.checkpoint.state_dict_saver": "torch_loop",
+    "torch": "torch_hooks",
+    "torch.utils.data.dataloader": "torch_hooks",
+    "torch.distributed.checkpoint.state_dict_saver": "torch_hooks",
     "megatron.core.optimizer.optimizer": "megatron_core",
     "megatron.core.pipeline_parallel.schedules": "megatron_core",
     "megatron.core.dist_checkpointing.serialization": "megatron_core",
     "megatron.core.rerun_state_machine": "megatron_core",
-    "megatron.training.training": "megatron_training",
+    "megatron.training.training": "megatron_lm",
     **dict.fromkeys(NAMES, "libraries"),
 }
 """Module that is hooked -> module of ours that does it."""
