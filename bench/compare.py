@@ -28,7 +28,7 @@ import artifacts
 import evidence
 import traced
 from samebits.compare import records
-from samebits.compare.arm import Arm, load
+from samebits.compare.certify import Arm, load
 from samebits.compare.compare import Excuses, compare_arms
 from samebits.compare.results import Comparison
 from samebits.fingerprint.paths import Artifact

@@ -10,8 +10,7 @@ import numpy as np
 
 import builders
 from judgement_parts import digest
-from samebits.compare.arm import Arm
-from samebits.compare.certify import Certified
+from samebits.compare.certify import Arm, Certified
 from samebits.fingerprint.clock import TRAINING, Phase
 from samebits.fingerprint.header import Coordinates
 from samebits.fingerprint.manifest import Manifest, RankFile, Unhealthy

@@ -11,8 +11,7 @@ import pytest
 
 import builders
 from faults.conftest import SMALL, Arms, small_recipe
-from samebits.compare.arm import load
-from samebits.compare.certify import Certified
+from samebits.compare.certify import Certified, load
 from samebits.compare.compare import compare
 from samebits.compare.results import Finding, Symptom
 from samebits.fingerprint.paths import Artifact

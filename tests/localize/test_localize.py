@@ -11,8 +11,7 @@ import pytest
 
 import artifacts
 import evidence
-from samebits.compare.arm import load
-from samebits.compare.certify import Certified
+from samebits.compare.certify import Certified, load
 from samebits.compare.compare import compare
 from samebits.compare.results import Finding
 from samebits.fingerprint.header import Coordinates

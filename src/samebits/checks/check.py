@@ -15,8 +15,7 @@ from samebits.checks.communication import Collectives, Messages, Recomputed
 from samebits.checks.invariants import Check, Invariant, verdict_of
 from samebits.checks.rank_rows import RankRows, read_ranks
 from samebits.checks.state import RandomStreams, Replicas, Samples, TensorReplicas, Tied
-from samebits.compare.arm import load
-from samebits.compare.certify import Certified
+from samebits.compare.certify import Certified, load
 from samebits.fingerprint.paths import Artifact, ArtifactError
 from samebits.fingerprint.records import Kind
 

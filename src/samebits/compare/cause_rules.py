@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from samebits.compare import op_traits
-from samebits.compare.cross_rank import Link, Source
+from samebits.compare.cross_rank import DifferenceSource, Link
 from samebits.compare.records import Item
 from samebits.compare.results import Symptom
 from samebits.compare.traced_block import Arm, Trail
@@ -126,12 +126,12 @@ def _given(case: _Case) -> Named | None:
 def _shared(case: _Case) -> Named | None:
     if case.site.kind is Kind.COLLECTIVE:
         why = "what every member put in is equal, what came out is not"
-        if case.link.source is Source.UNSEEN:
+        if case.link.source is DifferenceSource.UNSEEN:
             why = "what this rank put in is equal; what others put in was not, or not all, traced"
         return case.itself(Symptom.COLLECTIVE, why)
     if case.site.kind is Kind.RECEIVE:
         why = "what was sent is equal, what was received is not"
-        if case.link.source is Source.UNSEEN:
+        if case.link.source is DifferenceSource.UNSEEN:
             why = "the sender was not traced"
         return case.itself(Symptom.COLLECTIVE, why)
     return None

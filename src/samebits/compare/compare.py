@@ -1,4 +1,4 @@
-"""Compares two artifacts: certify, pins, tables, and only where those differ the records.
+"""Compares two artifacts: certify, pins, tables of digests, and only where those differ the records.
 
     comparison = compare(Artifact(Path("a")), Artifact(Path("b")))
 
@@ -7,16 +7,17 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from samebits.compare import compatibility
 from samebits.compare.align import Pairing
-from samebits.compare.arm import Arm, load
-from samebits.compare.divergence import Search, describe, search
+from samebits.compare.certify import Arm, load
+from samebits.compare.divergence import describe, search
+from samebits.compare.records import Item
 from samebits.compare.results import Comparison, Divergence, Scope, WaivedItem
 from samebits.compare.scope import scope_of
-from samebits.compare.waivers import NONE, Waivers
 from samebits.fingerprint.manifest import Manifest
 from samebits.fingerprint.paths import Artifact, ArtifactError
 from samebits.fingerprint.ranks import ranks_text
@@ -30,17 +31,45 @@ NOT_SEEN = "a fault was planted and not seen: nothing that such a run agrees wit
 
 
 @dataclass(frozen=True)
-class Excuses:
-    """waived: may stand while nothing else differs. passed_over: not looked at, for what is judged elsewhere. stressed:
-    pins may deviate that the candidate's own plan varies on purpose; only a stress run is judged so."""
+class Waivers:
+    """Differences that a recipe lets stand while they reach nothing else.
 
-    waived: Waivers = NONE
-    passed_over: Waivers = NONE
+    Only another value is waived: an item that one arm lacks, skipped, or has in another form, is not covered.
+    """
+
+    entries: Sequence[Waiver]
+
+    def cover(self, item: Item) -> bool:
+        name = f"{item.site.kind}:{item.site.name}"
+        return item.same_form and any(_matches(waiver, name) for waiver in self.entries)
+
+    def without(self, items: frozenset[str]) -> Waivers:
+        """Return the waivers that match none of these items."""
+        return Waivers([waiver for waiver in self.entries if not any(_matches(waiver, name) for name in items)])
+
+
+def _matches(waiver: Waiver, name: str) -> bool:
+    """Return whether a waiver names this item, `kind:name`. Only the name may be a pattern."""
+    kind, _, pattern = waiver.item.partition(":")
+    own_kind, _, own = name.partition(":")
+    return kind == own_kind and (own == pattern or fnmatch.fnmatchcase(own, pattern))
+
+
+@dataclass(frozen=True)
+class Excuses:
+    """What may differ between two arms.
+
+    waived: may stand while nothing else differs. passed_over: not looked at, because it is judged elsewhere. stressed:
+    pins may deviate that the candidate's own plan varies on purpose; only a stress run is judged so.
+    """
+
+    waived: Waivers = Waivers(())
+    passed_over: Waivers = Waivers(())
     stressed: bool = False
 
 
 def compare(reference: Artifact, candidate: Artifact, waivers: Sequence[Waiver] = ()) -> Comparison:
-    """Never raises for a damaged or missing artifact: that is `inconclusive`."""
+    """Compare two artifacts on disk. A damaged or missing one makes the comparison `inconclusive`."""
     return compare_arms(load(reference.folder), load(candidate.folder), Excuses(Waivers(waivers)))
 
 
@@ -71,7 +100,7 @@ class _Examined:
 
     @property
     def verdict(self) -> Verdict:
-        """Deviations first: arms that are not comparable prove nothing, equal or not."""
+        """Deviations come first: arms that are not comparable prove nothing, equal or not."""
         if self.deviations:
             return "invalid"
         if self.divergence or self.sick:
@@ -85,34 +114,35 @@ def _examine(pairing: Pairing, own: list[Deviation], excuses: Excuses) -> _Exami
     ours, theirs = pairing.reference.manifest, pairing.candidate.manifest
     if apart := compatibility.of_layout(ours, theirs):
         return _Examined(deviations=tuple(own + apart))
+    waivers = excuses.waived.entries
     found = search(pairing, lambda item: excuses.waived.cover(item) or excuses.passed_over.cover(item))
+    waived = []
+    for waiver in waivers:
+        seen = any(_matches(waiver, name) for name in found.ignored)
+        holds = not found.findings or not seen
+        waived.append(WaivedItem(item=waiver.item, reason=waiver.reason, holds=holds, seen=seen))
+    if found.findings and waivers:
+        # Something else differs, so waivers are void and the first difference is looked for without them.
+        found = search(pairing, excuses.passed_over.cover)
+    varied = pins_varied(theirs.plan.stress) if excuses.stressed else frozenset()
+    deviations = [
+        *own,
+        *compatibility.of_recipes(ours.plan.recipe, theirs.plan.recipe, compatibility.all_ranks(theirs)),
+        *(deviation for deviation in compatibility.of_surroundings(ours, theirs) if deviation.pin not in varied),
+        *compatibility.of_promises(ours, ours.plan.recipe.pins),
+        *compatibility.of_promises(theirs, theirs.plan.recipe.pins),
+        *compatibility.of_capture(pairing),
+    ]
     scope = scope_of(pairing)
     return _Examined(
-        deviations=tuple(dict.fromkeys([*own, *_deviations(pairing, excuses)])),
+        deviations=tuple(dict.fromkeys(deviations)),
         problems=tuple(_doubts(pairing, scope)),
         sick=tuple(dict.fromkeys([*unhealthy(ours), *unhealthy(theirs)])),
-        divergence=_divergence(found, excuses),
-        waived=excuses.waived.items(found.ignored, hold=not found.findings),
+        divergence=describe(found),
+        waived=tuple(waived),
         scope=scope,
         planted=any(manifest.planted or manifest.plan.faults for manifest in (ours, theirs)),
     )
-
-
-def _divergence(found: Search, excuses: Excuses) -> Divergence | None:
-    """Where something else differs, waivers are void and the first difference is looked for without them."""
-    if found.findings and excuses.waived.entries:
-        found = search(found.pairing, excuses.passed_over.cover)
-    return describe(found)
-
-
-def _deviations(pairing: Pairing, excuses: Excuses) -> Iterator[Deviation]:
-    ours, theirs = pairing.reference.manifest, pairing.candidate.manifest
-    varied = pins_varied(theirs.plan.stress) if excuses.stressed else frozenset()
-    yield from compatibility.of_recipes(ours.plan.recipe, theirs.plan.recipe, compatibility.all_ranks(theirs))
-    yield from (found for found in compatibility.of_surroundings(ours, theirs) if found.pin not in varied)
-    for manifest in (ours, theirs):
-        yield from compatibility.of_promises(manifest, manifest.plan.recipe.pins)
-    yield from compatibility.of_capture(pairing)
 
 
 def _doubts(pairing: Pairing, scope: Scope | None) -> Iterator[str]:
@@ -133,7 +163,7 @@ def _doubts(pairing: Pairing, scope: Scope | None) -> Iterator[str]:
 
 
 def unhealthy(manifest: Manifest) -> Iterator[str]:
-    """One line for each value that is not finite, at its first step."""
+    """Yield one line for each value that is not finite, at its first step."""
     found: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for note in manifest.unhealthy:
         found.setdefault((note.name, note.value), []).append((note.step, note.rank))
@@ -160,4 +190,33 @@ def _comparison(reference: Arm, candidate: Arm, examined: _Examined) -> Comparis
         divergence=examined.divergence,
         waived=examined.waived,
         scope=examined.scope,
+    )
+
+
+def explain(comparison: Comparison) -> str:
+    """Return one sentence on why a comparison has its verdict."""
+    scope = comparison.scope
+    if comparison.verdict == "pass" and scope is not None:
+        steps = f"steps {scope.first_step} to {scope.last_step}" if scope.first_step < scope.last_step else "the end"
+        if scope.restart is not None:
+            steps = f"the restored state of step {scope.restart} and all steps to {scope.last_step}"
+        waived = ", ".join(item.item for item in comparison.waived if item.seen)
+        apart = f", apart from what is waived ({waived})" if waived else ""
+        ranks = f"{scope.ranks} rank{'s' * (scope.ranks > 1)}"
+        arms = f"{comparison.candidate_arm} and {comparison.reference_arm}"
+        return f"{arms} are bit-identical on {ranks}, {steps}{apart}"
+    if comparison.verdict == "invalid":
+        return not_comparable(comparison)
+    if comparison.verdict == "fail" and comparison.divergence is not None:
+        return comparison.divergence.explanation
+    return comparison.problems[0] if comparison.problems else f"{comparison.candidate_arm}: nothing was compared"
+
+
+def not_comparable(comparison: Comparison) -> str:
+    """Return one sentence on the first deviation that keeps two arms from being comparable."""
+    first, more = comparison.deviations[0], len(comparison.deviations) - 1
+    rest = f" (and {more} more)" if more else ""
+    return (
+        f"{comparison.candidate_arm} is not comparable with {comparison.reference_arm}: {first.pin} is "
+        f"{first.reference} there and {first.candidate} here, ranks {ranks_text(first.ranks)}{rest}"
     )

@@ -14,12 +14,12 @@ from samebits.compare.align import Pairing
 from samebits.compare.records import Item, RankRecords
 from samebits.compare.traced_block import Beside, Trail
 from samebits.fingerprint.ranks import ranks_of
-from samebits.fingerprint.records import RUNGS, TRACED, Kind
+from samebits.fingerprint.records import TRACED, Kind
 
 _FUNCTIONAL = ("_c10d_functional.", "_c10d_functional_autograd.", "_dtensor.")
 
 
-class Source(StrEnum):
+class DifferenceSource(StrEnum):
     """Where a rank's first difference comes from. OWN: from the rank. RECEIVED: from other ranks. SHARED: the
     collective or message itself, whose inputs are equal on every member. FOUND: it was there, and nothing recorded
     made it: a hidden writer of this rank, or another rank through a reduction that is not seen (torch's DDP).
@@ -36,7 +36,7 @@ class Source(StrEnum):
 class Link:
     """ranks: it was received from, or which were not traced, or which took part."""
 
-    source: Source
+    source: DifferenceSource
     ranks: frozenset[int] = frozenset()
 
 
@@ -55,7 +55,7 @@ class Links:
             return self._of_collective(rank, item)
         if kind is Kind.RECEIVE and self._came_in(item):
             return self._of_message(rank, item)
-        return Link(Source.OWN if _made_here(item) else Source.FOUND)
+        return Link(DifferenceSource.OWN if _made_here(item) else DifferenceSource.FOUND)
 
     @staticmethod
     def _came_in(item: Item) -> bool:
@@ -70,10 +70,10 @@ class Links:
         beside = {member: self._nth(member, Kind.COLLECTIVE, name, item.site.scope, number) for member in members}
         differing = {member for member, found in beside.items() if found is not None and found.same_input is False}
         if differing:
-            return Link(Source.RECEIVED, frozenset(differing))
+            return Link(DifferenceSource.RECEIVED, frozenset(differing))
         if missing := {member for member, found in beside.items() if found is None or found.partial}:
-            return Link(Source.UNSEEN, frozenset(missing))
-        return Link(Source.SHARED, frozenset({rank, *members}))
+            return Link(DifferenceSource.UNSEEN, frozenset(missing))
+        return Link(DifferenceSource.SHARED, frozenset({rank, *members}))
 
     def _of_message(self, rank: int, item: Item) -> Link:
         sender = int(item.site.scope.removeprefix("from "))
@@ -81,8 +81,8 @@ class Links:
         number = self._trails[rank].number(item)
         sent = self._trail(sender).numbered(Kind.SEND, name, f"to {rank}", number) if self._sees(sender) else None
         if sent is None:
-            return Link(Source.UNSEEN, frozenset({sender}))
-        return Link(Source.SHARED if sent.same_output else Source.RECEIVED, frozenset({sender}))
+            return Link(DifferenceSource.UNSEEN, frozenset({sender}))
+        return Link(DifferenceSource.SHARED if sent.same_output else DifferenceSource.RECEIVED, frozenset({sender}))
 
     def _nth(self, rank: int, kind: Kind, name: str, scope: str, number: int) -> Beside | None:
         """None where the rank did not record it."""
@@ -92,7 +92,7 @@ class Links:
         return None if found.reference is None or found.candidate is None else found
 
     def _sees(self, rank: int) -> bool:
-        return is_traced(self._pairing, rank, self._at)
+        return self._pairing.is_traced(rank, self._at)
 
     def _trail(self, rank: int) -> Trail:
         if rank not in self._trails:
@@ -112,8 +112,3 @@ def _made_here(item: Item) -> bool:
     if item.same_input is False:
         return site.kind is Kind.OP
     return site.kind in TRACED
-
-
-def is_traced(pairing: Pairing, rank: int, at: int, rung: str = "boundary") -> bool:
-    """Whether both arms recorded a rank's block at this rung or above."""
-    return all(int(side[rank, at]) >= RUNGS.index(rung) for side in pairing.rungs)

@@ -17,7 +17,7 @@ from samebits.recipe.problem import listed
 
 if TYPE_CHECKING:
     from samebits.compare.align import Pairing
-    from samebits.compare.divergence import Finding
+    from samebits.compare.divergence import FirstDifference
 
 LONGEST = 250
 """Characters of an explanation."""
@@ -59,13 +59,13 @@ class Facts:
     """findings: origins first, at least one."""
 
     pairing: Pairing
-    findings: Sequence[Finding]
+    findings: Sequence[FirstDifference]
     origins: frozenset[int]
     links: Mapping[int, Link]
     logging_only: bool
 
     @property
-    def first(self) -> Finding:
+    def first(self) -> FirstDifference:
         return self.findings[0]
 
     @property
@@ -73,7 +73,7 @@ class Facts:
         return self.first.item.site.kind
 
     @property
-    def here(self) -> list[Finding]:
+    def here(self) -> list[FirstDifference]:
         """Ranks that differ in the same block as the first."""
         return [finding for finding in self.findings if finding.at == self.first.at]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from samebits.compare.align import Mask, Pair, Pairing
 from samebits.compare.certify import Certified
-from samebits.compare.cross_rank import Link, Links, Source, is_traced
+from samebits.compare.cross_rank import DifferenceSource, Link, Links
 from samebits.compare.diagnosis import Facts, diagnose
 from samebits.compare.nodes import UNKNOWN
 from samebits.compare.records import BlockDifference, Ignored, Item, RankRecords, rank_records
@@ -24,7 +24,7 @@ SPELLED_OUT = 64
 
 
 @dataclass(frozen=True)
-class Finding:
+class FirstDifference:
     """The first block of one rank with a difference that counts. at: its place in the pairing. changed, equal: kinds in
     that block with and without a difference. before: records of the rank compared equal in earlier blocks. trail: of
     that block, where it was traced."""
@@ -43,12 +43,12 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Search:
+class DivergenceSearch:
     """findings: by rank. differing: blocks with any difference, ignored ones included; exact but behind a rank's
     finding, where it rests on digests. ignored: items that were passed over."""
 
     pairing: Pairing
-    findings: dict[int, Finding]
+    findings: dict[int, FirstDifference]
     differing: Mask
     ignored: frozenset[str]
 
@@ -57,12 +57,12 @@ def nothing_ignored(item: Item) -> bool:
     return False
 
 
-def search(pairing: Pairing, ignored: Ignored) -> Search:
+def search(pairing: Pairing, ignored: Ignored) -> DivergenceSearch:
     """Goes through each rank's suspect blocks up to its first difference that is not ignored.
 
     Raises ArtifactError where a file is not what its table says.
     """
-    findings: dict[int, Finding] = {}
+    findings: dict[int, FirstDifference] = {}
     differing = pairing.suspects.copy()
     passed: set[str] = set()
     for rank, records in rank_records(pairing):
@@ -74,7 +74,7 @@ def search(pairing: Pairing, ignored: Ignored) -> Search:
             if counting:
                 findings[rank] = _finding(records, int(at), block, counting)
                 break
-    return Search(pairing, findings, differing, frozenset(passed))
+    return DivergenceSearch(pairing, findings, differing, frozenset(passed))
 
 
 def _compared(pairing: Pairing, records: RankRecords, at: int) -> BlockDifference:
@@ -88,10 +88,10 @@ def _compared(pairing: Pairing, records: RankRecords, at: int) -> BlockDifferenc
     return block
 
 
-def _finding(records: RankRecords, at: int, block: BlockDifference, counting: list[Item]) -> Finding:
+def _finding(records: RankRecords, at: int, block: BlockDifference, counting: list[Item]) -> FirstDifference:
     changed = frozenset(item.site.kind for item in block.items)
     pairs = records.pairing.pairs
-    return Finding(
+    return FirstDifference(
         rank=records.rank,
         at=at,
         pair=pairs[at],
@@ -102,11 +102,11 @@ def _finding(records: RankRecords, at: int, block: BlockDifference, counting: li
         changed=changed,
         equal=frozenset(site.kind for site in block.sites) - changed,
         before=records.count(pairs[:at]),
-        trail=Trail(block) if is_traced(records.pairing, records.rank, at) else None,
+        trail=Trail(block) if records.pairing.is_traced(records.rank, at) else None,
     )
 
 
-def describe(found: Search) -> Divergence | None:
+def describe(found: DivergenceSearch) -> Divergence | None:
     """None where no rank has a finding."""
     if not found.findings:
         return None
@@ -133,7 +133,7 @@ def describe(found: Search) -> Divergence | None:
     )
 
 
-def linked(found: Search) -> dict[int, Link]:
+def linked(found: DivergenceSearch) -> dict[int, Link]:
     """Of the ranks that part at the earliest moment, where they were traced then."""
     earliest = min(finding.at for finding in found.findings.values())
     here = {rank: finding for rank, finding in found.findings.items() if finding.at == earliest}
@@ -142,16 +142,20 @@ def linked(found: Search) -> dict[int, Link]:
     return {rank: links.of(rank, here[rank].item) for rank in trails}
 
 
-def origin_ranks(findings: Iterable[Finding], links: Mapping[int, Link]) -> frozenset[int]:
+def origin_ranks(findings: Iterable[FirstDifference], links: Mapping[int, Link]) -> frozenset[int]:
     """Ranks that part first, at the earliest moment. Where they were traced: those whose difference no other rank
     brought them. Else, in its earliest phase, those with inputs not known to differ."""
     everywhere = list(findings)
     earliest = min(finding.at for finding in everywhere)
     here = [finding for finding in everywhere if finding.at == earliest]
-    for sources in ((Source.OWN, Source.SHARED), (Source.FOUND,), (Source.UNSEEN,)):
+    for sources in (
+        (DifferenceSource.OWN, DifferenceSource.SHARED),
+        (DifferenceSource.FOUND,),
+        (DifferenceSource.UNSEEN,),
+    ):
         if traced := [one for one in here if one.rank in links and links[one.rank].source in sources]:
             # What was found there may have come from who found it in an earlier phase.
-            first = min(one.item.phase for one in traced) if Source.FOUND in sources else None
+            first = min(one.item.phase for one in traced) if DifferenceSource.FOUND in sources else None
             return frozenset(one.rank for one in traced if first in (None, one.item.phase))
     phase = min(finding.item.phase for finding in here)
     return frozenset(
@@ -163,7 +167,7 @@ def _role(rank: int, origins: frozenset[int]) -> Role:
     return "origin" if rank in origins else "receiver"
 
 
-def _rank(pairing: Pairing, finding: Finding, origins: frozenset[int]) -> RankDivergence:
+def _rank(pairing: Pairing, finding: FirstDifference, origins: frozenset[int]) -> RankDivergence:
     return RankDivergence(
         rank=finding.rank,
         moment=finding.pair.moment.name.lower(),
@@ -185,7 +189,7 @@ def host(certified: Certified, rank: int) -> str:
     return certified.manifest.ranks[rank].pins.node or UNKNOWN
 
 
-def _groups(ordered: list[Finding], origins: frozenset[int]) -> tuple[RankGroup, ...]:
+def _groups(ordered: list[FirstDifference], origins: frozenset[int]) -> tuple[RankGroup, ...]:
     """ordered: origins first, then by time: so come the groups."""
     members: dict[tuple[str, int, str, Role], list[int]] = {}
     for finding in ordered:
@@ -197,7 +201,7 @@ def _groups(ordered: list[Finding], origins: frozenset[int]) -> tuple[RankGroup,
     )
 
 
-def only_logging(found: Search) -> bool:
+def only_logging(found: DivergenceSearch) -> bool:
     """Whether nothing but metrics differs, in any block of any rank, and each rank's last block is full state."""
     pairing = found.pairing
     if any(finding.changed != {Kind.METRIC} for finding in found.findings.values()):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from samebits.compare.align import Pairing
+from samebits.compare.align import Pairing, restart
 from samebits.compare.results import Allocation, Placement, Scope
-from samebits.compare.resume import restart
 from samebits.fingerprint.manifest import Manifest
 from samebits.fingerprint.records import RUNGS, Moment
 

@@ -1,8 +1,8 @@
-"""One rank's fingerprint file against the plan: what a manifest keeps of it, or what is wrong with it."""
+"""Verifies one rank's fingerprint file against the plan, and summarizes it for the manifest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,20 +15,19 @@ from samebits.fingerprint.expected import expected_blocks, expected_rung
 from samebits.fingerprint.header import Header
 from samebits.fingerprint.manifest import Planted, RankFile, Unhealthy
 from samebits.fingerprint.reader import Block, FingerprintFile, block_text
-from samebits.fingerprint.records import Moment
 from samebits.spec.plan import Plan, PlanError, decode
 
-_NAMED = 4
-"""Blocks that a message spells out."""
+_MOST_NAMED = 4
+"""Blocks that a message lists."""
 
 
 class RankProblemError(ValueError):
-    """Why a rank's file cannot be used: what it is, and the way out. Rank and file are named by who reports it."""
+    """A rank's file cannot be used, with the reason and the way out. The caller adds the rank and the file's name."""
 
 
 @dataclass(frozen=True)
 class RankSummary:
-    """blocks: without their records."""
+    """What collecting keeps of one rank's file. The blocks are without their records."""
 
     file: RankFile
     header: Header
@@ -39,9 +38,14 @@ class RankSummary:
 
 
 def summarize(path: Path, plan: Plan, rank: int, *, deep: bool) -> RankSummary:
-    """Raises RankProblemError where the file is not a whole one that this rank made under this plan."""
+    """Read a rank's file and hold it against the plan.
+
+    deep: whether records are re-read. Raises RankProblemError where the file is not a whole one that this rank made
+    under this plan.
+    """
     file = read_whole(path, deep=deep)
-    header = _header(file)
+    if (header := file.header) is None:
+        raise RankProblemError("has no header; run the arm again")
     if problem := _foreign(header, plan, rank) or _unplanned(file.blocks, plan, rank) or _untimed(file.clocks, plan):
         raise RankProblemError(problem)
     return RankSummary(
@@ -64,7 +68,7 @@ def summarize(path: Path, plan: Plan, rank: int, *, deep: bool) -> RankSummary:
 
 
 def read_whole(path: Path, *, deep: bool) -> FingerprintFile:
-    """Raises RankProblemError where it is damaged, cut, unsealed or cannot be opened."""
+    """Read a rank's file. Raises RankProblemError where it is damaged, cut, unsealed or cannot be opened."""
     try:
         file = reader.read(path, deep=deep)
     except OSError as error:
@@ -72,12 +76,6 @@ def read_whole(path: Path, *, deep: bool) -> FingerprintFile:
     if file.fault is not None:
         raise RankProblemError(f"{file.fault}; run the arm again")
     return file
-
-
-def _header(file: FingerprintFile) -> Header:
-    if file.header is None:
-        raise RankProblemError("has no header; run the arm again")
-    return file.header
 
 
 def _foreign(header: Header, plan: Plan, rank: int) -> str | None:
@@ -96,7 +94,7 @@ def _foreign(header: Header, plan: Plan, rank: int) -> str | None:
 
 
 def _untimed(clocks: Clocks, plan: Plan) -> str | None:
-    """Only a run that measures time must have timed every step."""
+    """Check that every step was timed, which only a run that measures time must have done."""
     wanted = np.arange(plan.first_step, plan.last_step + 1)
     if plan.timing is None or np.array_equal(clocks["step"], wanted):
         return None
@@ -106,9 +104,16 @@ def _untimed(clocks: Clocks, plan: Plan) -> str | None:
 
 
 def _unplanned(blocks: list[Block], plan: Plan, rank: int) -> str | None:
+    """Check that the blocks are those of the plan, in its order, at its rungs, and none is empty."""
     found, expected = [(block.moment, block.step) for block in blocks], list(expected_blocks(plan))
     if found != expected:
-        return f"{_sequence_problem(found, expected)}; run the arm again"
+        parts = []
+        there, wanted = set(found), set(expected)
+        if missing := [block_text(*place) for place in expected if place not in there]:
+            parts.append(f"lacks {_few(missing)}, which the plan demands")
+        if surplus := [block_text(*place) for place in found if place not in wanted]:
+            parts.append(f"has {_few(surplus)}, which the plan does not have")
+        return f"{' and '.join(parts) or 'has its blocks in another order than the plan'}; run the arm again"
     rungs = [(block, expected_rung(plan, rank, block.moment, block.step)) for block in blocks]
     if wrong := [f"{block} at rung {block.rung} instead of {rung}" for block, rung in rungs if block.rung != rung]:
         return f"has {_few(wrong)}, against the plan; run the arm again"
@@ -117,31 +122,16 @@ def _unplanned(blocks: list[Block], plan: Plan, rank: int) -> str | None:
     return None
 
 
-Place = tuple[Moment, int]
-
-
-def _sequence_problem(found: list[Place], expected: list[Place]) -> str:
-    there, wanted = set(found), set(expected)
-    missing = [place for place in expected if place not in there]
-    surplus = [place for place in found if place not in wanted]
-    parts = []
-    if missing:
-        parts.append(f"lacks {_few(block_text(*place) for place in missing)}, which the plan demands")
-    if surplus:
-        parts.append(f"has {_few(block_text(*place) for place in surplus)}, which the plan does not have")
-    return " and ".join(parts) or "has its blocks in another order than the plan"
-
-
-def _few(texts: Iterable[str]) -> str:
-    known = list(texts)
-    more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
-    return ", ".join(known[:_NAMED]) + more
+def _few(texts: list[str]) -> str:
+    more = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
+    return ", ".join(texts[:_MOST_NAMED]) + more
 
 
 Note = TypeVar("Note", Planted, Unhealthy)
 
 
 def _notes(notes: list[dict[str, Any]], kind: str, shape: type[Note], rank: int) -> Iterator[Note]:
+    """Decode the notes of one kind, all of which must be of this rank."""
     for note in notes:
         if note.get("type") != kind:
             continue

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from samebits.compare.compare import NOT_SEEN
-from samebits.compare.explanation import not_comparable
+from samebits.compare.compare import NOT_SEEN, not_comparable
 from samebits.compare.results import Comparison, Divergence
 from samebits.fingerprint.manifest import Planted
 from samebits.fingerprint.ranks import ranks_text

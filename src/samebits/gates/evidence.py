@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from samebits.compare import compatibility
-from samebits.compare.arm import Arm, load
+from samebits.compare.certify import Arm, load
 from samebits.overhead.analysis import Runs, measure
 from samebits.overhead.results import Cost
 from samebits.plan import arms, overhead_runs

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from samebits.compare.compare import Excuses, compare_arms, unhealthy
-from samebits.compare.explanation import explain
+from samebits.compare.compare import Excuses, Waivers, compare_arms, explain, unhealthy
 from samebits.compare.results import Comparison, GateResult
-from samebits.compare.waivers import Waivers
 from samebits.gates.control import Outcome, judge_control
 from samebits.gates.evidence import Evidence
 from samebits.gates.placement import held_to_placement

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from samebits.compare.arm import Arm
-from samebits.compare.certify import Certified
+from samebits.compare.certify import Arm, Certified
 from samebits.compare.nodes import jobs_text, nodes_text
 from samebits.compare.records import opened
 from samebits.fingerprint.manifest import Manifest

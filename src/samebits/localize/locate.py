@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from samebits.compare import cause_rules, divergence, op_traits
 from samebits.compare.align import Pairing
 from samebits.compare.cause_rules import Named
-from samebits.compare.cross_rank import Link, Source, is_traced
-from samebits.compare.divergence import Finding as First
-from samebits.compare.divergence import Search, nothing_ignored, search
+from samebits.compare.cross_rank import DifferenceSource, Link
+from samebits.compare.divergence import DivergenceSearch, FirstDifference, nothing_ignored, search
 from samebits.compare.results import Before, Cause, Cell, Origin, Symptom
 from samebits.compare.traced_block import Trail
 from samebits.fingerprint import stacks
@@ -63,13 +62,15 @@ def locate(pairing: Pairing) -> Located | Untraced | None:
     here = {rank: one for rank, one in found.findings.items() if one.at == at}
     links = divergence.linked(found)
     origins = divergence.origin_ranks(here.values(), links)
-    if not all(is_traced(pairing, rank, at, "op") for rank in origins):
+    if not all(pairing.is_traced(rank, at, "op") for rank in origins):
         pair = pairing.pairs[at]
         return Untraced(pair.step, pair.moment.name.lower(), frozenset(here))
     return _located(found, here, links, origins)
 
 
-def _located(found: Search, here: Mapping[int, First], links: Mapping[int, Link], origins: frozenset[int]) -> Located:
+def _located(
+    found: DivergenceSearch, here: Mapping[int, FirstDifference], links: Mapping[int, Link], origins: frozenset[int]
+) -> Located:
     named = {rank: _named(found, here[rank], links[rank]) for rank in origins}
     groups = _groups(named)
     first = here[groups[0][0]]
@@ -98,29 +99,29 @@ def _places(pairing: Pairing, at: int) -> dict[int, Coordinates]:
     return {
         file.rank: file.coordinates
         for file in pairing.reference.manifest.ranks
-        if is_traced(pairing, file.rank, at, "op")
+        if pairing.is_traced(file.rank, at, "op")
     }
 
 
 def _unseen(links: Mapping[int, Link], origins: frozenset[int]) -> frozenset[int]:
     """None where an origin made the difference for sure."""
-    if any(links[rank].source in (Source.OWN, Source.SHARED) for rank in origins):
+    if any(links[rank].source in (DifferenceSource.OWN, DifferenceSource.SHARED) for rank in origins):
         return frozenset()
-    return frozenset(rank for link in links.values() if link.source is Source.UNSEEN for rank in link.ranks)
+    return frozenset(rank for link in links.values() if link.source is DifferenceSource.UNSEEN for rank in link.ranks)
 
 
-def _named(found: Search, first: First, link: Link) -> Named:
+def _named(found: DivergenceSearch, first: FirstDifference, link: Link) -> Named:
     """What was not traced (data, state) is named by its kind."""
     trail, item = _trail(first), first.item
     if item.site.kind in TRACED:
         return cause_rules.name(trail, item, link)
-    alone = Search(found.pairing, {first.rank: first}, found.differing, found.ignored)
+    alone = DivergenceSearch(found.pairing, {first.rank: first}, found.differing, found.ignored)
     described = divergence.describe(alone)
     symptom = described.symptom if described else Symptom.KERNEL
     return Named(symptom, "no operation recorded before it differs", item.site, item.occurrence, trail.at(item)[1])
 
 
-def _trail(first: First) -> Trail:
+def _trail(first: FirstDifference) -> Trail:
     if first.trail is None:
         raise ValueError(f"rank {first.rank}: its block was not traced")
     return first.trail
@@ -159,7 +160,7 @@ def _cause(trail: Trail, named: Named) -> Cause | None:
     )
 
 
-def _before(trail: Trail, first: First) -> Before:
+def _before(trail: Trail, first: FirstDifference) -> Before:
     sites = list(trail.sites_before(first.item))
     operations = [site for site in sites if site.kind is Kind.OP]
     messages = sum(site.kind in (Kind.COLLECTIVE, Kind.SEND, Kind.RECEIVE) for site in sites)

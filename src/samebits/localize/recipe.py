@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from samebits.compare.arm import Arm, load
+from samebits.compare.certify import Arm, load
 from samebits.compare.compare import Excuses, compare_arms
 from samebits.compare.results import FINDING_FILE, Comparison, Divergence, Finding, read_finding, to_json
 from samebits.fingerprint.paths import ArtifactError, write_whole

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from samebits.compare.align import Pairing
-from samebits.compare.arm import load
-from samebits.compare.certify import Certified
+from samebits.compare.certify import Certified, load
 from samebits.compare.collect import collect
 from samebits.compare.compare import Excuses, compare_arms
 from samebits.compare.results import Finding

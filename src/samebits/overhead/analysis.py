@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from samebits.compare.arm import Arm, load
+from samebits.compare.certify import Arm, load
 from samebits.compare.nodes import jobs_text, nodes_text
 from samebits.compare.records import opened
 from samebits.fingerprint.manifest import Manifest, read_clocks

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from samebits.compare import compatibility
-from samebits.compare.arm import Arm
-from samebits.compare.compare import Excuses, compare_arms
-from samebits.compare.waivers import Waivers
+from samebits.compare.certify import Arm
+from samebits.compare.compare import Excuses, Waivers, compare_arms
 from samebits.fingerprint.manifest import Manifest
 from samebits.overhead.timing import start_of, timing_of
 from samebits.recipe import determinism

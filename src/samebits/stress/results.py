@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from samebits.compare.arm import load
-from samebits.compare.compare import NOT_SEEN, Excuses, compare_arms
+from samebits.compare.certify import load
+from samebits.compare.compare import NOT_SEEN, Excuses, Waivers, compare_arms
 from samebits.compare.results import Comparison
-from samebits.compare.waivers import Waivers
 from samebits.fingerprint.conditions import Condition
 from samebits.fingerprint.ranks import ranks_text
 from samebits.recipe.problem import listed
