@@ -52,11 +52,11 @@ class Arms:
 
     results: Path
 
-    def run(self, recipe: Recipe, arm: str, name: str, fault: Fault | None = None) -> Artifact:
+    def run(self, recipe: Recipe, arm: str, name: str, *faults: Fault) -> Artifact:
         """The arm, run and collected, in the folder `name`; restored ones start from this folder's `reference`."""
         plan = arms.plan(recipe, arm, self.results)
-        if fault is not None:
-            plan = dataclasses.replace(plan, faults=(arms.placed(recipe, fault),))
+        if faults:
+            plan = dataclasses.replace(plan, faults=tuple(arms.placed(recipe, fault) for fault in faults))
         artifact = self.start(plan, name)
         collect(artifact.folder)
         return artifact
