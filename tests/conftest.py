@@ -1,8 +1,13 @@
-"""Streams for `pytest -n 2`, the longest first: what measures or is quick, what waits for a cluster, and then file by
-file the runs of real ranks that only take long. One machine has one cluster."""
+"""Streams of tests for `pytest -n N`: parts of the suite that one worker runs in order.
+
+Tests that share expensive arms, or a cluster, are one stream, since fixtures live in a worker. A worker that has
+finished its stream takes the next. The longest streams come first, so that the last ones are short and all workers
+end at about the same time.
+"""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +19,44 @@ from xdist.scheduler import LoadScopeScheduling
 settings.register_profile("samebits", deadline=None)
 settings.load_profile("samebits")
 
-_SLURM = Path(__file__).parent / "slurm"
-_RUNS = (
-    *(
-        "tests/worker/inject/test_commands.py",
-        "tests/worker/inject/test_inject.py",
-        "tests/faults/test_localised_faults.py",
-    ),
-    *(
-        "tests/faults/test_planted_faults.py",
-        "tests/worker/trace/test_boundary_runs.py",
-        "tests/stress/test_stress_runs.py",
-    ),
+ROOT = Path(__file__).parents[1]
+QUICK = "quick"
+CLUSTER = "slurm"
+LONGEST = (
+    CLUSTER,
+    QUICK,
+    "tests/faults",
+    "tests/worker/inject",
+    "tests/worker/trainer",
+    "tests/overhead",
+    "tests/worker/trace",
+    "tests/stress",
+    "tests/test_pipeline.py",
 )
-"""Each taken by the worker that has nothing left of its own, the longest first."""
-_ORDER = {stream: place for place, stream in enumerate(("here", "slurm", *_RUNS))}
+"""Streams, or what they begin with, by how long they take."""
+BY_TEST = ("tests/worker/inject/test_commands.py",)
+"""Files whose tests share nothing that is expensive: each test is a stream."""
+
+
+@functools.cache
+def starts_ranks(file: str) -> bool:
+    """Tell whether a test file has the marker `ranks`. Its text says so, as xdist's scheduler sees no markers."""
+    return "pytest.mark.ranks" in (ROOT / file).read_text(encoding="utf-8")
 
 
 def stream_of(nodeid: str) -> str:
-    if nodeid.startswith("tests/slurm/"):
-        return "slurm"
+    """Return the stream of a test: the cluster's, one of real ranks (a file or a test), or what is quick."""
     file = nodeid.partition("::")[0]
-    return file if file in _RUNS else "here"
+    if file.startswith("tests/slurm/"):
+        return CLUSTER
+    if not starts_ranks(file):
+        return QUICK
+    return nodeid if file in BY_TEST else file
+
+
+def place_of(stream: str) -> int:
+    """Return a stream's place in the order in which streams start."""
+    return next((place for place, start in enumerate(LONGEST) if stream.startswith(start)), len(LONGEST))
 
 
 class _Streams(LoadScopeScheduling):
@@ -53,7 +74,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Streams:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: _ORDER[stream_of(item.nodeid)])
+    items.sort(key=lambda item: place_of(stream_of(item.nodeid)))
     for item in items:
-        if _SLURM in item.path.parents:
+        if stream_of(item.nodeid) == CLUSTER:
             item.add_marker("slurm")
