@@ -100,8 +100,6 @@ KNOWN_SMALL: set[str] = {
     "samebits.launch.sbatch",
     "samebits.launch.seen",
     "samebits.launch.stacks",
-    "samebits.localize.pair",
-    "samebits.localize.pattern",
     "samebits.recipe.json_schema",
     "samebits.report.invariant_listing",
     "samebits.report.published",

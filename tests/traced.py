@@ -13,7 +13,7 @@ from entries import Entry, words
 from samebits.compare.align import Pairing
 from samebits.compare.certify import certify
 from samebits.fingerprint.records import INPUTS_SHIFT, Flag, Form, Kind, Moment, Phase, Site
-from samebits.localize.locate import Located, Untraced, locate
+from samebits.localize.locate import LocatedPair, Untraced, locate
 
 STEP = 3
 FORM = Form("float32", (4, 8))
@@ -58,7 +58,7 @@ def given(name: str, scope: str = "layer", key: object = 0) -> Entry:
     return op(name, scope, key=key, source=None, kind=Kind.GIVEN)
 
 
-def located(reference: Steps, candidate: Steps, **limits: Any) -> Located | Untraced | None:
+def located(reference: Steps, candidate: Steps, **limits: Any) -> LocatedPair | Untraced | None:
     """What is located where the arms recorded this. limits: see `pairing`."""
     return locate(pairing(reference, candidate, **limits))
 

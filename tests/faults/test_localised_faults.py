@@ -18,9 +18,8 @@ from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.records import Kind
 from samebits.gates.judge import judge
 from samebits.launch.console import Echo
-from samebits.localize.account import Subject
-from samebits.localize.recipe import Request, of_arms, of_recipe
-from samebits.localize.search import Hunt, localize
+from samebits.localize.finding import Subject
+from samebits.localize.search import Hunt, LocalizeOptions, localize, of_arms, of_recipe
 from samebits.recipe import load as load_recipe
 from samebits.recipe.evidence_rules import BY_CHANCE
 from samebits.report import json as json_report
@@ -122,7 +121,7 @@ def test_a_message_that_changes_on_its_way_is_named_and_not_what_reads_it(small:
     )
     reference = small.run(recipe, "reference", "reference")
     candidate = small.run(recipe, "twin-1", "chance-message", Fault(kind="message", rank=1, step=STEP))
-    _, finding = of_arms(reference.folder, candidate.folder, Request())
+    _, finding = of_arms(reference.folder, candidate.folder, LocalizeOptions())
     assert finding is not None
     assert_is_the_planted(finding, load(candidate.folder).certified)
     assert (finding.symptom, finding.origins[0].ranks, finding.receivers) == (Symptom.COLLECTIVE, "1", "0")
@@ -150,9 +149,9 @@ def test_the_pipeline_ends_in_a_report_whose_first_line_is_the_cause(tmp_path: P
     own = Arms(tmp_path / "results")
     for arm in ("reference", "twin-1"):
         own.run(recipe, arm, arm, Fault(kind="random-split", rank=1, step=STEP))
-    (finding,), _ = of_recipe(path, own.results, Request())
+    (finding,), _ = of_recipe(path, own.results, LocalizeOptions())
     assert_is_the_planted(finding, load(own.results / "small" / "arms" / "twin-1").certified)
-    assert of_recipe(path, own.results, Request()) == ([finding], "fail"), "kept, not hunted again"
+    assert of_recipe(path, own.results, LocalizeOptions()) == ([finding], "fail"), "kept, not hunted again"
     judgement = judge(recipe, own.results)
     assert (judgement.verdict, judgement.findings) == ("fail", (finding,))
     assert f"call SplitGemm.forward in {finding.cause and finding.cause.scope}" in judgement.headline

@@ -18,11 +18,9 @@ from samebits.fingerprint.header import Coordinates
 from samebits.fingerprint.paths import Artifact
 from samebits.launch.console import Echo
 from samebits.launch.job_state import LaunchError, Outcome
-from samebits.localize import pair as pairs
 from samebits.localize import search as hunting
-from samebits.localize.account import Subject
-from samebits.localize.pair import Aim, pair, with_peers
-from samebits.localize.search import Hunt, localize
+from samebits.localize.finding import Subject
+from samebits.localize.search import Aim, Hunt, localize, pair, with_peers
 from samebits.spec.plan import Plan
 from traced import collective, given, op, other, recorded
 
@@ -281,7 +279,7 @@ def test_peers_are_ranks_in_which_one_coordinate_is_another() -> None:
 
 
 def test_of_few_ranks_all_are_traced() -> None:
-    assert with_peers([3], places(2, 2, 4)) == tuple(range(pairs.ALL_RANKS))
+    assert with_peers([3], places(2, 2, 4)) == tuple(range(hunting.ALL_RANKS))
 
 
 def test_tensors_of_any_size_are_traced(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import artifacts
 from samebits.compare.results import Symptom
 from samebits.fingerprint.records import Flag, Form, Kind, Phase
-from samebits.localize.locate import Located, Untraced
+from samebits.localize.locate import LocatedPair, Untraced
 from traced import call, collective, given, located, on, op, other, received, sent
 
 MM, ADD, SUM = (
@@ -20,14 +20,14 @@ MM, ADD, SUM = (
 USUAL = [MM, ADD, SUM]
 
 
-def found(reference: list, candidate: list, rank: int = 1, **limits: object) -> Located:
+def found(reference: list, candidate: list, rank: int = 1, **limits: object) -> LocatedPair:
     """On one rank; the other records what the reference does."""
     result = located(lambda _: reference, on(rank, candidate, reference), **limits)
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     return result
 
 
-def place(result: Located) -> tuple[object, ...]:
+def place(result: LocatedPair) -> tuple[object, ...]:
     assert result.cause is not None
     return result.cause.kind, result.cause.name, result.cause.scope, result.cause.occurrence
 
@@ -148,14 +148,14 @@ def test_who_is_brought_a_difference_by_a_collective_is_a_receiver() -> None:
     reduced = collective("0-1", key=4, source=4)
     fed = collective("0-1", key=5, source=5)
     result = located(lambda _: [MM, reduced], lambda rank: [other(MM), fed] if rank else [MM, other(reduced)])
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert (result.origins[0].ranks, result.receivers, place(result)[1]) == ("1", "0", "aten.mm.default")
 
 
 def test_a_collective_with_equal_inputs_everywhere_is_named_with_the_ranks_that_got_something_else() -> None:
     reduced = collective("0-2", key=4, source=4)
     result = located(lambda _: [MM, reduced], on(1, [MM, other(reduced)], [MM, reduced]), world=3)
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert (place(result)[1], result.symptom, result.origins[0].ranks) == ("all_reduce", Symptom.COLLECTIVE, "1")
 
 
@@ -165,7 +165,7 @@ def test_the_second_collective_of_a_group_is_held_against_the_second_of_its_memb
     result = located(
         lambda _: [first, MM, second], lambda rank: [first, other(MM), fed] if rank else [first, MM, other(second)]
     )
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert (result.origins[0].ranks, result.receivers) == ("1", "0")
 
 
@@ -176,11 +176,11 @@ def test_a_message_is_named_only_where_what_was_sent_is_equal() -> None:
     usual = pipeline([MM, sent(1)], [received(0), ADD])
     broken = pipeline([MM, sent(1)], [other(received(0)), *later(ADD)])
     result = located(usual, broken)
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert (place(result)[:3], result.symptom) == (("receive", "recv", "from 0"), Symptom.COLLECTIVE)
     brought = pipeline([other(MM), other(sent(1))], [other(received(0)), *later(ADD)])
     result = located(usual, brought)
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert (result.origins[0].ranks, place(result)[1], result.receivers) == ("0", "aten.mm.default", "1")
 
 
@@ -193,7 +193,7 @@ def test_messages_are_held_against_each_other_by_their_number_whatever_their_ord
         [other(second), first] if rank else [sends[0], other(MM), other(sends[2])]
     )
     result = located(usual, broken)
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert (result.origins[0].ranks, result.receivers) == ("0", "1")
 
 
@@ -201,7 +201,7 @@ def test_who_finds_bytes_that_another_rank_reduced_unseen_is_no_origin() -> None
     """torch's DDP reduces gradients where nothing is seen; they are found in the update."""
     found_there = op("before aten._foreach_add_.List", "AdamW", key=5, source=None, kind=Kind.GIVEN, phase=Phase.UPDATE)
     result = located(lambda _: [MM, found_there], lambda rank: [other(MM) if rank else MM, other(found_there)], world=2)
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert (result.origins[0].ranks, result.receivers, place(result)[1]) == ("1", "0", "aten.mm.default")
 
 
@@ -209,14 +209,14 @@ def test_of_two_ranks_that_find_other_bytes_the_one_in_the_earlier_phase_is_the_
     early = given("before aten.add.Tensor", key=4)
     late = op("before aten._foreach_add_.List", "AdamW", key=5, source=None, kind=Kind.GIVEN, phase=Phase.UPDATE)
     result = located(lambda _: [early, late], lambda rank: [other(early) if rank else early, other(late)])
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert (result.origins[0].ranks, result.receivers) == ("1", "0")
 
 
 def test_a_receiver_whose_sender_was_not_traced_says_so() -> None:
     reduced = collective("0-2", key=4, source=4)
     result = located(lambda _: [MM, reduced], on(1, [MM, other(reduced)], [MM, reduced]), world=3, traced=[0, 1])
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert result.unseen == {2}
 
 
@@ -225,7 +225,7 @@ def test_a_pair_that_parts_where_nothing_was_traced_says_where(rank: int, step: 
     part = artifacts.altered("metric:lm loss", rank=rank, step=step)
     result = located(lambda _: USUAL, on(0, [other(MM)], USUAL), traced=[0], also=[part])
     if step == 3:
-        assert isinstance(result, Located)
+        assert isinstance(result, LocatedPair)
         assert (result.origins[0].ranks, result.receivers) == ("0", "1")
     else:
         assert result == Untraced(step, "step", frozenset({rank}))
@@ -235,7 +235,7 @@ def test_data_that_was_read_differs_before_any_operation() -> None:
     plain = artifacts.altered("metric:lm loss", rank=1, step=4)
     read = op("tokens", "", key=1, source=None, kind=Kind.BATCH, phase=Phase.DATA)
     result = located(lambda _: [read, *USUAL], on(1, [other(read), *later(MM, ADD)], [read, *USUAL]), also=[plain])
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert (place(result)[:2], result.symptom) == (("batch", "tokens"), Symptom.DATA)
 
 
@@ -275,7 +275,7 @@ def test_a_collective_that_was_given_something_else_is_not_told_to_have_changed_
     reduced = collective("0-1", key=4, source=4)
     fed = collective("0-1", key=5, source=5)
     result = located(lambda _: [MM, reduced], lambda rank: [MM, fed] if rank else [MM, other(reduced)])
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert (result.origins[0].ranks, result.receivers, result.symptom) == ("1", "0", Symptom.KERNEL)
     assert "its inputs differ already" in result.why
 
@@ -283,7 +283,7 @@ def test_a_collective_that_was_given_something_else_is_not_told_to_have_changed_
 def test_a_collective_too_many_on_all_ranks_is_control_flow() -> None:
     more, usual = collective("0-1", key=9, source=9), collective("0-1", key=4, source=4)
     result = located(lambda _: [MM, usual], lambda _: [MM, more, usual])
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert result.symptom is Symptom.CONTROL_FLOW
 
 
@@ -291,7 +291,7 @@ def test_a_collective_whose_inputs_were_not_all_read_is_not_named() -> None:
     reduced = collective("0-1", key=4, source=4)
     reduced = dataclasses.replace(reduced, flags=reduced.flags | Flag.PARTIAL)
     result = located(lambda _: [MM, reduced], lambda _: [MM, other(reduced)])
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert result.cause is None
 
 
@@ -300,14 +300,14 @@ def test_a_receiver_of_a_tensor_of_another_shape_is_a_receiver() -> None:
     fed = collective("0-2", key=5, source=5, name="all_to_all_single")
     other_shape = dataclasses.replace(other(sent_[0]), form=Form("float32", (2, 8)))
     result = located(lambda _: [MM, *sent_], lambda rank: [MM, other_shape] if rank else [other(MM), fed], world=3)
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert (result.origins[0].ranks, result.receivers, place(result)[1]) == ("0", "1-2", "aten.mm.default")
 
 
 def test_a_functional_collective_that_waits_makes_no_rank_an_origin() -> None:
     wait = op("_c10d_functional.wait_tensor.default", key=4, source=4)
     result = located(lambda _: [MM, wait], lambda rank: [MM, other(wait)] if rank else [other(MM), other(wait)])
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert (result.origins[0].ranks, place(result)[1]) == ("0", "aten.mm.default")
 
 
@@ -323,7 +323,7 @@ def test_an_untraced_sender_is_asked_for_where_origins_only_found_something() ->
     usual = {0: [MM, late], 1: [MM, reduced, late]}
     broken = {0: [MM, other(late)], 1: [MM, other(reduced), late]}
     result = located(lambda rank: usual.get(rank, []), lambda rank: broken.get(rank, []), world=3, traced=[0, 1])
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert result.unseen == {2}
 
 
@@ -332,7 +332,7 @@ def test_an_untraced_sender_is_asked_for_where_origins_only_found_something() ->
 
 def test_the_largest_group_of_origins_is_named_first() -> None:
     result = located(lambda _: USUAL, lambda rank: [MM, ADD, other(SUM)] if rank else [other(MM), ADD, SUM], world=3)
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert [origin.ranks for origin in result.origins] == ["1-2", "0"]
     assert place(result)[1] == "x.sum.default"
 
@@ -342,13 +342,13 @@ def test_the_largest_group_of_origins_is_named_first() -> None:
 )
 def test_the_pattern_over_ranks_is_said(ranks: set[int], says: str) -> None:
     result = located(lambda _: USUAL, lambda rank: [other(MM), ADD, SUM] if rank in ranks else USUAL, world=3)
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert result.pattern.startswith(says)
 
 
 def test_the_pattern_is_of_the_ranks_that_part_at_the_named_place() -> None:
     result = located(lambda _: USUAL, lambda rank: [MM, ADD, other(SUM)] if rank else [other(MM), ADD, SUM], world=3)
-    assert isinstance(result, Located)
+    assert isinstance(result, LocatedPair)
     assert result.pattern.startswith("Ranks 1-2 of 3")
 
 

@@ -13,7 +13,7 @@ from samebits.commands.status import Decided
 
 if TYPE_CHECKING:
     from samebits.compare.results import Finding
-    from samebits.localize.recipe import Request
+    from samebits.localize.search import LocalizeOptions
 
 app = typer.Typer()
 
@@ -43,9 +43,9 @@ def localize(
 
     Exit status: 0 no difference, 1 it is there, 2 not comparable, 3 not reproduced or not traced.
     """
-    from samebits.localize.recipe import Request
+    from samebits.localize.search import LocalizeOptions
 
-    request = Request(tries=tries, cluster=cluster, log=log, work=work)
+    request = LocalizeOptions(tries=tries, cluster=cluster, log=log, work=work)
     if of is not None and reference is None:
         _of_recipe(of, results, request, stamp, as_json=as_json)
     elif of is None and reference is not None and candidate is not None:
@@ -54,9 +54,9 @@ def localize(
         raise typer.BadParameter("give REFERENCE and CANDIDATE, or --of RECIPE alone")
 
 
-def _of_arms(reference: Path, candidate: Path, request: Request, *, as_json: bool) -> None:
+def _of_arms(reference: Path, candidate: Path, request: LocalizeOptions, *, as_json: bool) -> None:
     from samebits.compare.results import finding_status, to_json
-    from samebits.localize.recipe import of_arms
+    from samebits.localize.search import of_arms
     from samebits.report import terminal
     from samebits.spec.verdicts import EXIT_STATUS
 
@@ -71,9 +71,9 @@ def _of_arms(reference: Path, candidate: Path, request: Request, *, as_json: boo
     raise Decided(finding_status(finding))
 
 
-def _of_recipe(path: Path, results: Path, request: Request, stamp: Path | None, *, as_json: bool) -> None:
+def _of_recipe(path: Path, results: Path, request: LocalizeOptions, stamp: Path | None, *, as_json: bool) -> None:
     from samebits.compare.results import finding_status
-    from samebits.localize.recipe import of_recipe
+    from samebits.localize.search import of_recipe
     from samebits.spec.verdicts import EXIT_STATUS
 
     findings, verdict = of_recipe(path, results, request)

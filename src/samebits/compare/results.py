@@ -71,14 +71,20 @@ class RecordView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
-    """One identity that differs between two blocks. A side is None where it has no counterpart (control flow)."""
+class RecordIdentity:
+    """What a record is of. occurrence: its number among those with the same other fields in its block, from 0."""
 
     phase: str
     kind: str
     name: str
     scope: str
     occurrence: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference(RecordIdentity):
+    """One identity that differs between two blocks. A side is None where it has no counterpart (control flow)."""
+
     reference: RecordView | None
     candidate: RecordView | None
 
@@ -220,15 +226,10 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cause:
-    """What is named: one record of one rank. occurrence: which of its kind in that step, from 0. form: of its output.
-    stack: where the code called it, innermost last; of a backward pass, where the forward pass did."""
+class Cause(RecordIdentity):
+    """The record that is named as the cause. form: of its output. stack: where the code called it, innermost last; of a
+    backward pass, where the forward pass did."""
 
-    phase: str
-    kind: str
-    name: str
-    scope: str
-    occurrence: int
     form: str
     stack: tuple[str, ...]
 
@@ -266,13 +267,39 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """reference, candidate: the arms that were found to differ, by name; launches: of their starts. folders: of the
-    last pair, empty where none was run. sentence: the line a person reads first. symptom: a `Symptom`.
-    inputs: tensors that the cause read, all equal; None: not known. origins: of most ranks first. receivers: ranks that
-    were brought a difference by others. pattern: what the ranks suggest. around: records beside one that has no
-    counterpart. refused: what differs first and cannot have done it. suspect: what may have. tries: pairs that were
-    run; agreed: how many of them agreed."""
+class Located:
+    """Where a traced pair of runs first differs, and what is blamed.
+
+    why: half a sentence. refused: what differs first and cannot have done it. suspect: what may have, where no cause is
+    named. inputs: tensors that the cause read, all equal; None: not known. origins: of most ranks first. receivers:
+    ranks that were brought a difference by others. pattern: what the set of origin ranks suggests. around: records
+    beside one that has no counterpart.
+    """
+
+    moment: str
+    step: int
+    symptom: Symptom
+    cause: Cause | None = None
+    why: str
+    refused: str = ""
+    suspect: str = ""
+    inputs: int | None = None
+    before: Before | None = None
+    origins: tuple[Origin, ...] = ()
+    receivers: str = ""
+    pattern: str = ""
+    cells: tuple[Cell, ...] = ()
+    around: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding(Located):
+    """What `localize` ends with.
+
+    reference, candidate: names of the arms that were found to differ. launches: ids of their starts, by which a finding
+    of earlier runs is recognized. sentence: the line a person reads first. traced: ranks of the last pair that was run.
+    tries: pairs that were run. agreed: how many of them agreed. folders: of the last pair, empty where none was run.
+    """
 
     format: int = FINDING_FORMAT
     reference: str
@@ -280,20 +307,6 @@ class Finding:
     launches: tuple[str, str]
     status: Status
     sentence: str
-    moment: str
-    step: int
-    symptom: str
-    cause: Cause | None
-    why: str
-    refused: str
-    suspect: str
-    inputs: int | None
-    before: Before | None
-    origins: tuple[Origin, ...]
-    receivers: str
-    pattern: str
-    cells: tuple[Cell, ...]
-    around: tuple[str, ...]
     traced: str
     tries: int
     agreed: int
@@ -344,7 +357,7 @@ def from_plain(kind: type[Result], body: Any) -> Result:
 @functools.cache
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     # A dataclass takes its configuration from what stands around it, hence the tuple of one.
-    return TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid"))
+    return TypeAdapter(tuple[kind], config=ConfigDict(extra="forbid"))  # type: ignore[valid-type]
 
 
 def read_finding(path: Path) -> Finding | None:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from samebits.compare.results import Finding, Status
-from samebits.localize.account import counted
+from samebits.localize.finding import counted
 from samebits.report import grid
 
 _STYLE: dict[Status, str] = {"found": "bold red", "unnamed": "bold red"}
