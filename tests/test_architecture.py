@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections import Counter, defaultdict
@@ -17,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
 
 STAGES = (
     {"spec"},
@@ -310,3 +312,37 @@ def test_no_small_module_serves_a_single_other() -> None:
 def test_what_nothing_imports_is_an_entry_point() -> None:
     unused = {module for module, users in importers().items() if not users and not is_package(module)}
     assert sorted(unused - ENTRY_POINTS) == []
+
+
+def paths_of_the_tree() -> Iterator[Path]:
+    """Yield what README's annotated tree names: folders by indentation, Python files in their line's folder."""
+    tree = (ROOT / "README.md").read_text("utf-8").partition("## Where things are\n")[2].partition("\n## ")[0]
+    folders: dict[int, Path] = {0: ROOT}
+    for line in filter(None, tree.splitlines()):
+        indent = len(line) - len(line.lstrip())
+        names = line[:27].replace(",", " ").split()
+        if indent < 20:
+            above = folders[max(level for level in folders if level < indent)]
+            folders = {level: folder for level, folder in folders.items() if level < indent}
+            folders[indent] = above / names[-1]
+            yield from (above / name for name in names)
+        inside = folders[max(folders)]
+        yield from (inside / word for word in re.findall(r"[\w./]+\.py\b", line[27:]))
+
+
+def paths_of_contributing() -> Iterator[Path]:
+    """Yield what CONTRIBUTING.md has between backticks and looks like a path."""
+    quoted = re.findall(r"`([\w./]+)`", (ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+    packages = {package for stage in STAGES for package in stage}
+    for name in quoted:
+        top = name.partition("/")[0]
+        if top in packages or name in ("cli.py", "workflow.py"):
+            yield SOURCE / "samebits" / name
+        elif "/" in name:
+            yield ROOT / name
+
+
+def test_documents_name_only_paths_that_exist() -> None:
+    named = [*paths_of_the_tree(), *paths_of_contributing()]
+    assert len(named) > 50
+    assert [str(path.relative_to(ROOT)) for path in named if not path.exists()] == []
