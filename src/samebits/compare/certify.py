@@ -1,4 +1,4 @@
-"""Certifies a collected artifact, so that a comparison reads exactly what collect sealed; and one arm with the result."""
+"""Certifies a collected artifact, so that a comparison reads exactly what collect sealed."""
 
 from __future__ import annotations
 

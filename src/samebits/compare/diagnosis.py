@@ -1,8 +1,8 @@
-"""What kind of fault a divergence looks like, and one sentence about it. Claims no more than the records show."""
+"""Classifies a divergence by the kind of fault that it looks like. Claims no more than the records show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -56,7 +56,7 @@ _UPDATED = (Kind.OPTIMIZER, Kind.MASTER, Kind.PARAMETER)
 
 @dataclass(frozen=True)
 class Facts:
-    """findings: origins first, at least one."""
+    """What a diagnosis is made from. findings: at least one, origins first."""
 
     pairing: Pairing
     findings: Sequence[FirstDifference]
@@ -74,20 +74,19 @@ class Facts:
 
     @property
     def here(self) -> list[FirstDifference]:
-        """Ranks that differ in the same block as the first."""
+        """First differences of the ranks that differ in the same block as the first."""
         return [finding for finding in self.findings if finding.at == self.first.at]
 
-    @property
-    def at_restore(self) -> bool:
-        return self.first.pair.moment is Moment.RESTORED
-
     def replicas(self, rank: int) -> set[int]:
-        """Ranks that hold the same copy of the first item, this one included."""
+        """Return the ranks that hold the same copy of the first item, this one included."""
         return self._replicas[_held(self.pairing.reference.manifest.ranks[rank].coordinates, self.is_expert)]
 
     @property
     def is_expert(self) -> bool:
-        """Experts are spread over expert-parallel ranks, all other parameters are the same on them."""
+        """Whether the first item belongs to an expert.
+
+        Experts are spread over expert-parallel ranks, all other parameters are the same on them.
+        """
         return ".experts." in f".{self.first.item.site.name}."
 
     @cached_property
@@ -98,156 +97,99 @@ class Facts:
         return found
 
 
-Diagnosis = tuple[Symptom, str]
-
-
-def diagnose(facts: Facts) -> Diagnosis:
-    """(symptom, explanation). The first rule that fits decides."""
-    symptom, tail = next(found for rule in _RULES if (found := rule(facts)))
-    return symptom, _sentence(facts, tail)
-
-
-def _logging(facts: Facts) -> Diagnosis | None:
-    if not facts.logging_only:
-        return None
-    return Symptom.LOGGING_ONLY, "only metrics differ, every state item is equal to the end"
-
-
-def _restored(facts: Facts) -> Diagnosis | None:
-    if not facts.at_restore:
-        return None
-    if facts.kind is Kind.RNG:
-        return Symptom.RNG, "the stream was not restored as it was saved"
-    if facts.kind is Kind.POSITION:
-        return Symptom.DATA, "the data position was not restored as it was saved"
-    return Symptom.RESTORED_STATE, "it is not what memory held when the checkpoint was saved"
-
-
-def _traced(facts: Facts) -> Diagnosis | None:
-    first = facts.first
-    if first.trail is None or facts.kind not in TRACED:
-        return None
-    named = cause_rules.name(first.trail, first.item, facts.links[first.rank])
-    return named.symptom, named.why
-
-
-def _control_flow(facts: Facts) -> Diagnosis | None:
-    item = facts.first.item
-    if item.lone:
-        return Symptom.CONTROL_FLOW, "the arms did not do the same things"
-    if not item.same_form:
-        return Symptom.CONTROL_FLOW, "its dtype or shape is another one, or one arm skipped its bytes"
-    if facts.kind is Kind.SCHEDULER:
-        return Symptom.CONTROL_FLOW, "the schedule was stepped differently"
-    return None
-
-
-def _data(facts: Facts) -> Diagnosis | None:
-    if facts.kind is Kind.BATCH:
-        return Symptom.DATA, "other data was read, before any computation"
-    if facts.kind is Kind.POSITION:
-        return Symptom.DATA, "the data was read on differently"
-    return None
-
-
-def _rng(facts: Facts) -> Diagnosis | None:
-    if facts.kind is not Kind.RNG:
-        return None
-    return Symptom.RNG, "the stream was drawn from differently" + _equal(facts)
-
-
-def _held_after_restore(facts: Facts) -> Diagnosis | None:
-    """An optimizer's counter goes wrong though all that was restored was equal: how it is held is at fault."""
-    started = facts.pairing.candidate.manifest.plan.restore is not None
-    view = facts.first.first.reference
-    if not (started and facts.kind is Kind.OPTIMIZER and view is not None and view.value is not None):
-        return None
-    if Kind.GRADIENT not in facts.first.equal:
-        return None
-    return (
-        Symptom.RESTORED_STATE,
-        "it was equal right after the restore, as gradients are here: it advances differently",
-    )
-
-
-def _between_steps(facts: Facts) -> Diagnosis | None:
-    """Saved or final state differs where the end of the same step, at full state, did not: nothing computes between."""
-    at, pair = facts.first.at, facts.first.pair
-    if pair.moment is Moment.STEP or at == 0 or facts.pairing.pairs[at - 1].step != pair.step:
-        return None
-    if not all(_full_state(facts, finding.rank, at - 1) for finding in facts.here):
-        return None
-    return Symptom.HARDWARE_SUSPICION, "the end of that step was equal and nothing computes in between"
-
-
-def _full_state(facts: Facts, rank: int, at: int) -> bool:
-    return bool(facts.pairing.rungs[1][rank, at] >= RUNGS.index("state") and facts.pairing.same_rung[rank, at])
-
-
-def _hardware(facts: Facts) -> Diagnosis | None:
-    """One rank alone differs in what should follow from equal inputs, or in what its replicas have, too."""
-    if len(facts.origins) != 1 or len(facts.pairing.reference.manifest.ranks) < 2:
-        return None
-    if facts.kind is Kind.GRADIENT:
-        peers = facts.replicas(facts.first.rank) - {facts.first.rank}
-        touched = {finding.rank for finding in facts.here if Kind.GRADIENT in finding.changed}
-        if peers and not peers & touched:
-            return Symptom.HARDWARE_SUSPICION, "its data-parallel replicas agree"
-    alone = len(facts.here) == 1 and facts.first.changed == {facts.kind}
-    if facts.kind in _UPDATED and alone and Kind.GRADIENT in facts.first.equal:
-        return Symptom.HARDWARE_SUSPICION, _equal(facts)[2:]
-    return None
-
-
-def _collective(facts: Facts) -> Diagnosis | None:
-    """Every replica differs. A backward pass that differs on one rank reaches all replicas as well, and is named."""
-    if facts.kind is not Kind.GRADIENT or len(facts.origins) < 2:
-        return None
-    if any(len(facts.replicas(rank)) < 2 or not facts.replicas(rank) <= facts.origins for rank in facts.origins):
-        return None
-    return Symptom.COLLECTIVE, "all replicas differ, losses do not: the reduction, or a backward pass before it"
-
-
-def _held(place: Coordinates, expert: bool) -> tuple[int, ...]:
-    """Part of the model that a rank holds."""
-    return place.tensor, place.pipeline, place.context, place.expert if expert else 0
-
-
-def _kernel(facts: Facts) -> Diagnosis:
-    if facts.pairing.rungs[1][facts.first.rank, facts.first.at] < RUNGS.index("state"):
-        return Symptom.KERNEL, "no state was recorded there, so what came before it is not known"
-    return Symptom.KERNEL, _equal(facts)[2:] or "nothing recorded before it in that step differs"
-
-
-_RULES: tuple[Callable[[Facts], Diagnosis | None], ...] = (
-    _logging,
-    _restored,
-    _traced,
-    _control_flow,
-    _data,
-    _rng,
-    _between_steps,
-    _held_after_restore,
-    _hardware,
-    _collective,
-    _kernel,
-)
-
-
-def _equal(facts: Facts) -> str:
-    """`; data, gradients and optimizer state of that step are equal`, or nothing."""
-    names = [name for kind, name in _TOGETHER.items() if kind in facts.first.equal]
-    if not names:
-        return ""
-    return f"; {listed(names, 'and')} of that step are equal"
-
-
-def _sentence(facts: Facts, tail: str) -> str:
+def diagnose(facts: Facts) -> tuple[Symptom, str]:
+    """Return the symptom and its explanation, one sentence."""
+    symptom, why = _classify(facts)
     site = facts.first.item.site
     ours, theirs = facts.pairing.reference.manifest.plan.arm, facts.pairing.candidate.manifest.plan.arm
     head = f"{theirs} parts from {ours} {_when(facts)} on {_where(facts)}: {WORDS[site.kind]} "
-    end = f" {_how(facts)}; {tail}."
-    return shortened(head + shortened(site.name, max(20, LONGEST - len(head) - len(end))) + end, LONGEST)
+    item = facts.first.item
+    how = "is missing in it" if item.candidate is None else "is only in it" if item.reference is None else "differs"
+    end = f" {how}; {why}."
+    return symptom, shortened(head + shortened(site.name, max(20, LONGEST - len(head) - len(end))) + end, LONGEST)
+
+
+def _classify(facts: Facts) -> tuple[Symptom, str]:  # noqa: PLR0911, PLR0912 (a list of rules, one after another)
+    """Return the symptom and half a sentence on why. The first rule that fits decides, so their order matters."""
+    first, kind = facts.first, facts.kind
+    if facts.logging_only:
+        return Symptom.LOGGING_ONLY, "only metrics differ, every state item is equal to the end"
+    if first.pair.moment is Moment.RESTORED:
+        if kind is Kind.RNG:
+            return Symptom.RNG, "the stream was not restored as it was saved"
+        if kind is Kind.POSITION:
+            return Symptom.DATA, "the data position was not restored as it was saved"
+        return Symptom.RESTORED_STATE, "it is not what memory held when the checkpoint was saved"
+    if first.trail is not None and kind in TRACED:
+        named = cause_rules.name(first.trail, first.item, facts.links[first.rank])
+        return named.symptom, named.why
+    if first.item.lone:
+        return Symptom.CONTROL_FLOW, "the arms did not do the same things"
+    if not first.item.same_form:
+        return Symptom.CONTROL_FLOW, "its dtype or shape is another one, or one arm skipped its bytes"
+    if kind is Kind.SCHEDULER:
+        return Symptom.CONTROL_FLOW, "the schedule was stepped differently"
+    if kind is Kind.BATCH:
+        return Symptom.DATA, "other data was read, before any computation"
+    if kind is Kind.POSITION:
+        return Symptom.DATA, "the data was read on differently"
+    equal = _equal(facts)
+    if kind is Kind.RNG:
+        return Symptom.RNG, "the stream was drawn from differently" + (f"; {equal}" if equal else "")
+    if _is_between_steps(facts):
+        return Symptom.HARDWARE_SUSPICION, "the end of that step was equal and nothing computes in between"
+    # An optimizer's counter goes wrong though all that was restored was equal: how it is held is at fault.
+    restarted = facts.pairing.candidate.manifest.plan.restore is not None
+    counts = first.first.reference is not None and first.first.reference.value is not None
+    if restarted and kind is Kind.OPTIMIZER and counts and Kind.GRADIENT in first.equal:
+        why = "it was equal right after the restore, as gradients are here: it advances differently"
+        return Symptom.RESTORED_STATE, why
+    if hardware := _hardware(facts):
+        return Symptom.HARDWARE_SUSPICION, hardware
+    # Every replica differs. A backward pass that differs on one rank reaches all replicas as well, and is named, too.
+    held = [facts.replicas(rank) for rank in facts.origins] if kind is Kind.GRADIENT else []
+    if len(held) >= 2 and all(len(replicas) >= 2 and replicas <= facts.origins for replicas in held):
+        return Symptom.COLLECTIVE, "all replicas differ, losses do not: the reduction, or a backward pass before it"
+    if facts.pairing.rungs[1][first.rank, first.at] < RUNGS.index("state"):
+        return Symptom.KERNEL, "no state was recorded there, so what came before it is not known"
+    return Symptom.KERNEL, equal or "nothing recorded before it in that step differs"
+
+
+def _is_between_steps(facts: Facts) -> bool:
+    """Return whether saved or final state differs where the end of the same step, at full state, did not."""
+    pairing, at, pair = facts.pairing, facts.first.at, facts.first.pair
+    if pair.moment is Moment.STEP or at == 0 or pairing.pairs[at - 1].step != pair.step:
+        return False
+    full = (pairing.rungs[1][:, at - 1] >= RUNGS.index("state")) & pairing.same_rung[:, at - 1]
+    return all(full[finding.rank] for finding in facts.here)
+
+
+def _hardware(facts: Facts) -> str:
+    """Return why one rank's hardware is suspected; empty where it is not.
+
+    That rank alone differs in what should follow from equal inputs, or in what its replicas hold as well.
+    """
+    if len(facts.origins) != 1 or len(facts.pairing.reference.manifest.ranks) < 2:
+        return ""
+    first, kind = facts.first, facts.kind
+    if kind is Kind.GRADIENT:
+        peers = facts.replicas(first.rank) - {first.rank}
+        touched = {finding.rank for finding in facts.here if Kind.GRADIENT in finding.changed}
+        if peers and not peers & touched:
+            return "its data-parallel replicas agree"
+    alone = len(facts.here) == 1 and first.changed == {kind}
+    return _equal(facts) if kind in _UPDATED and alone and Kind.GRADIENT in first.equal else ""
+
+
+def _held(place: Coordinates, expert: bool) -> tuple[int, ...]:
+    """Return which part of the model a rank holds."""
+    return place.tensor, place.pipeline, place.context, place.expert if expert else 0
+
+
+def _equal(facts: Facts) -> str:
+    """Return `data, gradients and optimizer state of that step are equal`, or nothing."""
+    names = [name for kind, name in _TOGETHER.items() if kind in facts.first.equal]
+    return f"{listed(names, 'and')} of that step are equal" if names else ""
 
 
 def shortened(text: str, longest: int) -> str:
@@ -271,12 +213,3 @@ def _where(facts: Facts) -> str:
     if len(ranks) == len(facts.pairing.reference.manifest.ranks):
         return "both ranks" if len(ranks) == 2 else f"all {len(ranks)} ranks"
     return f"ranks {shortened(ranks_text(ranks), 40)}"
-
-
-def _how(facts: Facts) -> str:
-    item = facts.first.item
-    if item.candidate is None:
-        return "is missing in it"
-    if item.reference is None:
-        return "is only in it"
-    return "differs"

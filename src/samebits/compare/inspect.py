@@ -1,4 +1,4 @@
-"""What an artifact or a single fingerprint file holds, damaged ones included. Shows, and proves nothing.
+"""Shows what an artifact or a single fingerprint file holds, damaged ones included. This proves nothing.
 
 shown = show(Path("results/smoke/arms/reference"))
 lines = show_records(Path("results/smoke/arms/reference"), Choice(rank=1, moment="step", step=7))
@@ -6,22 +6,21 @@ lines = show_records(Path("results/smoke/arms/reference"), Choice(rank=1, moment
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from samebits.compare.records import record_view
-from samebits.compare.results import RecordView
+from samebits.compare.results import RecordIdentity, RecordView
 from samebits.fingerprint import reader
 from samebits.fingerprint.manifest import read_manifest
 from samebits.fingerprint.paths import Artifact, ArtifactError
-from samebits.fingerprint.reader import Block, FingerprintFile
+from samebits.fingerprint.reader import FingerprintFile
 from samebits.fingerprint.records import Flag, Moment
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownBlock:
-    """digest, chain: hex. seconds: that it took."""
+    """One block. digest, chain: hex. seconds: that it took."""
 
     moment: str
     step: int
@@ -35,8 +34,11 @@ class ShownBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownFile:
-    """fault: why the valid prefix ends; None: whole, sealed and verified. Header entries are '' where it is not
-    readable. notes: as JSON-like text."""
+    """One rank's file.
+
+    fault: why the valid prefix ends; None: whole, sealed and verified. Header entries are empty where it is not
+    readable. notes: as JSON-like text.
+    """
 
     path: str
     rank: int | None
@@ -58,7 +60,10 @@ class ShownFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """problem: why the artifact is not finished; None where its manifest is whole, and for a single file."""
+    """An artifact or a single file.
+
+    problem: why the artifact is not finished; None where its manifest is whole, and for a single file.
+    """
 
     path: str
     arm: str
@@ -77,47 +82,20 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownRecord:
-    """seq: its place in the block. input: 16 hex digits, None where it is not known."""
+class ShownRecord(RecordIdentity):
+    """One record. seq: its place in the block. input: 16 hex digits, None where it is not known."""
 
     seq: int
-    phase: str
-    kind: str
-    name: str
-    scope: str
-    occurrence: int
     input: str | None
     record: RecordView
 
 
 def show(path: Path) -> Shown:
-    """path: an arm's folder or one `.fp` file. Every record is re-read. Raises ArtifactError where there is none."""
-    if path.is_dir():
-        return _show_folder(Artifact(path))
-    file = _show_file(path)
-    return Shown(path=str(path), arm=file.arm, run_fingerprint="", problem=None, files=(file,))
-
-
-def show_records(path: Path, choice: Choice) -> tuple[ShownRecord, ...]:
-    """Of a damaged file, too, as far as it is valid. Raises ArtifactError where the block is not there."""
-    chosen = Artifact(path).fingerprint(choice.rank) if path.is_dir() else path
-    file = _read(chosen)
-    block = file.block(_moment(choice.moment), choice.step)
-    if block is None:
-        known = ", ".join(str(block) for block in file.blocks[:8]) or "none"
-        raise ArtifactError(f"{chosen}: has no {choice.moment} block of step {choice.step}; it has {known}, ...")
-    return tuple(_records(file, block))
-
-
-def _moment(name: str) -> Moment:
-    try:
-        return Moment[name.upper()]
-    except KeyError:
-        known = ", ".join(moment.name.lower() for moment in Moment)
-        raise ArtifactError(f"moment is {name!r}, must be one of {known}; `step` is the usual one") from None
-
-
-def _show_folder(artifact: Artifact) -> Shown:
+    """Read an arm's folder or one `.fp` file, every record included. Raises ArtifactError where there is none."""
+    if not path.is_dir():
+        file = _show_file(path)
+        return Shown(path=str(path), arm=file.arm, run_fingerprint="", problem=None, files=(file,))
+    artifact = Artifact(path)
     arm, fingerprint, problem = artifact.folder.name, "", None
     try:
         manifest = read_manifest(artifact)
@@ -131,6 +109,35 @@ def _show_folder(artifact: Artifact) -> Shown:
     return Shown(path=str(artifact.folder), arm=arm, run_fingerprint=fingerprint, problem=problem, files=files)
 
 
+def show_records(path: Path, choice: Choice) -> tuple[ShownRecord, ...]:
+    """Read one block's records, of a damaged file as far as it is valid. Raises ArtifactError where it is not there."""
+    chosen = Artifact(path).fingerprint(choice.rank) if path.is_dir() else path
+    file = _read(chosen)
+    if (moment := Moment.__members__.get(choice.moment.upper())) is None:
+        known = ", ".join(moment.name.lower() for moment in Moment)
+        raise ArtifactError(f"moment is {choice.moment!r}, must be one of {known}; `step` is the usual one")
+    block = file.block(moment, choice.step)
+    if block is None:
+        known = ", ".join(str(block) for block in file.blocks[:8]) or "none"
+        raise ArtifactError(f"{chosen}: has no {choice.moment} block of step {choice.step}; it has {known}, ...")
+    found = []
+    for seq, record in enumerate(file.records(block)):
+        site = file.sites[record["site"]]
+        found.append(
+            ShownRecord(
+                seq=seq,
+                phase=site.phase,
+                kind=site.kind,
+                name=site.name,
+                scope=site.scope,
+                occurrence=int(record["occurrence"]),
+                input=f"{int(record['input']):016x}" if record["flags"] & Flag.INPUT else None,
+                record=record_view(file, record),
+            )
+        )
+    return tuple(found)
+
+
 def _read(path: Path) -> FingerprintFile:
     try:
         return reader.read(path, deep=True)
@@ -141,6 +148,23 @@ def _read(path: Path) -> FingerprintFile:
 def _show_file(path: Path) -> ShownFile:
     file = _read(path)
     header = file.header
+    try:
+        sites = len(file.sites)
+    except (ValueError, TypeError):
+        sites = 0
+    blocks = [
+        ShownBlock(
+            moment=block.moment.name.lower(),
+            step=block.step,
+            rung=block.rung,
+            records=block.records,
+            skipped=block.skipped,
+            digest=block.digest.hex(),
+            chain=block.chain.hex(),
+            seconds=(block.ended - block.started) / 1e9,
+        )
+        for block in file.blocks
+    ]
     return ShownFile(
         path=str(path),
         rank=header.coordinates.rank if header else None,
@@ -155,42 +179,7 @@ def _show_file(path: Path) -> ShownFile:
         bytes=len(file.data),
         fault=file.fault,
         records=sum(block.records for block in file.blocks),
-        sites=_sites(file),
-        blocks=tuple(_block(block) for block in file.blocks),
+        sites=sites,
+        blocks=tuple(blocks),
         notes=tuple(str(note) for note in file.notes),
     )
-
-
-def _sites(file: FingerprintFile) -> int:
-    try:
-        return len(file.sites)
-    except (ValueError, TypeError):
-        return 0
-
-
-def _block(block: Block) -> ShownBlock:
-    return ShownBlock(
-        moment=block.moment.name.lower(),
-        step=block.step,
-        rung=block.rung,
-        records=block.records,
-        skipped=block.skipped,
-        digest=block.digest.hex(),
-        chain=block.chain.hex(),
-        seconds=(block.ended - block.started) / 1e9,
-    )
-
-
-def _records(file: FingerprintFile, block: Block) -> Iterator[ShownRecord]:
-    for seq, record in enumerate(file.records(block)):
-        site = file.sites[record["site"]]
-        yield ShownRecord(
-            seq=seq,
-            phase=site.phase,
-            kind=site.kind,
-            name=site.name,
-            scope=site.scope,
-            occurrence=int(record["occurrence"]),
-            input=f"{int(record['input']):016x}" if record["flags"] & Flag.INPUT else None,
-            record=record_view(file, record),
-        )

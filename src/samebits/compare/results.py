@@ -344,7 +344,7 @@ def from_plain(kind: type[Result], body: Any) -> Result:
     Raises ValueError where the value is not such a result.
     """
     try:
-        (found,) = _adapter(kind).validate_python((body,))
+        (found,) = _adapter(kind).validate_python((body,))  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, (kind.__name__, *first["loc"][1:])))

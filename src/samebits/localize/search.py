@@ -235,7 +235,7 @@ class _Chase:
         return findings.not_traced(self._subject, attempts, f"{last}{agreed}")
 
     def _is_inherited(self, located: LocatedPair) -> bool:
-        """Return whether bytes that differ were there before the first traced step, so that an earlier one made them."""
+        """Return whether bytes that differ were there before the first traced step: an earlier one made them."""
         low = self._aim.window[0]
         given = located.cause is not None and located.cause.kind == Kind.GIVEN
         return given and located.step == low and low > self._first_step
