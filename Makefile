@@ -1,5 +1,6 @@
 # Everything a person runs from a clone; needs Python 3.11 or newer. Any other interpreter: make setup PYTHON=python3.12
 PYTHON ?= python3
+WORKERS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.installed
 SOURCES := src tests bench containers
@@ -31,8 +32,8 @@ demo: setup ## prove the smoke recipe on this machine: every arm, the report, th
 	$(BIN)/snakemake --profile profiles/default results/smoke/report.html
 	@$(BIN)/samebits verdict results/smoke
 
-test: lint ## lint, then every test
-	$(BIN)/pytest -n 2
+test: lint ## lint, then every test, WORKERS (2) at a time
+	$(BIN)/pytest -n $(WORKERS)
 
 lint: setup ## format, style, types, workflow
 	$(BIN)/ruff check $(SOURCES)
