@@ -117,12 +117,6 @@ def test_a_dry_run_shows_every_arm_and_why() -> None:
     assert "reason:" in dry.stdout
 
 
-def test_the_workflow_passes_snakemakes_lint() -> None:
-    lint = subprocess.run([SNAKEMAKE, "--lint"], cwd=ROOT, check=False, capture_output=True, text=True, timeout=60)
-    assert "Congratulations" in lint.stderr + lint.stdout
-    assert lint.returncode == 0
-
-
 def test_the_snakefile_is_a_table_of_contents() -> None:
     text = (ROOT / "Snakefile").read_text()
     assert len(text.splitlines()) <= 40
@@ -209,7 +203,7 @@ def test_an_arm_that_fails_stops_the_pipeline_with_the_ranks_own_words(project: 
     assert "rank 1 on" in said
     assert "ValueError: the loss is a teapot" in said
     project.set_mode("ok")
-    status, said = project.run()
+    status, said = project.run("results/smoke/arms/reference/ran")
     assert status == 0, said
     assert "arm reference: runs: its last start failed" in said
 
