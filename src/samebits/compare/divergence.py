@@ -1,4 +1,7 @@
-"""Where two arms part: the first differing record of each rank, which ranks are origins, and how they group."""
+"""Where two arms part: the first differing record of each rank, which ranks are origins, and how they group.
+
+An origin is a rank whose bits differ by themselves; a receiver was brought the difference by other ranks.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from samebits.compare.certify import Certified
 from samebits.compare.cross_rank import DifferenceSource, Link, Links
 from samebits.compare.diagnosis import Facts, diagnose
 from samebits.compare.nodes import UNKNOWN
-from samebits.compare.records import BlockDifference, Ignored, Item, RankRecords, rank_records
+from samebits.compare.records import Ignored, Item, RankRecords
 from samebits.compare.results import Difference, Divergence, RankDivergence, RankGroup, Role
 from samebits.compare.traced_block import Trail
 from samebits.fingerprint.paths import ArtifactError
@@ -25,9 +28,11 @@ SPELLED_OUT = 64
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """The first block of one rank with a difference that counts. at: its place in the pairing. changed, equal: kinds in
-    that block with and without a difference. before: records of the rank compared equal in earlier blocks. trail: of
-    that block, where it was traced."""
+    """The first block of one rank with a difference that counts.
+
+    at: its index among the pairs. changed, equal: kinds in that block with and without a difference. before: records of
+    the rank in earlier blocks. trail: of that block, where it was traced.
+    """
 
     rank: int
     at: int
@@ -44,8 +49,11 @@ class FirstDifference:
 
 @dataclass(frozen=True)
 class DivergenceSearch:
-    """findings: by rank. differing: blocks with any difference, ignored ones included; exact but behind a rank's
-    finding, where it rests on digests. ignored: items that were passed over."""
+    """The first differences of two arms.
+
+    findings: by rank. differing: blocks with any difference, ignored ones included; up to a rank's finding it rests on
+    records, behind it on digests alone. ignored: items that were passed over, as `kind:name`.
+    """
 
     pairing: Pairing
     findings: dict[int, FirstDifference]
@@ -58,75 +66,95 @@ def nothing_ignored(item: Item) -> bool:
 
 
 def search(pairing: Pairing, ignored: Ignored) -> DivergenceSearch:
-    """Goes through each rank's suspect blocks up to its first difference that is not ignored.
+    """Go through each rank's suspect blocks up to its first difference that is not ignored.
 
     Raises ArtifactError where a file is not what its table says.
     """
     findings: dict[int, FirstDifference] = {}
     differing = pairing.suspects.copy()
     passed: set[str] = set()
-    for rank, records in rank_records(pairing):
-        for at in np.flatnonzero(pairing.suspects[rank]):
-            block = _compared(pairing, records, int(at))
+    for rank in map(int, np.flatnonzero(pairing.suspects.any(axis=1))):
+        records = RankRecords(pairing, rank)
+        for at in map(int, np.flatnonzero(pairing.suspects[rank])):
+            pair = pairing.pairs[at]
+            block = records.compare(pair)
+            if not block.items and pair.same_moment:
+                raise ArtifactError(
+                    f"{pairing.candidate.artifact.folder}: block digests of step {pair.step} differ from the "
+                    "reference's and no record does; one of the two was written by something else: run both arms again"
+                )
             differing[rank, at] = bool(block.items)
-            counting = [item for item in block.items if not ignored(item)]
-            passed.update(f"{item.site.kind}:{item.site.name}" for item in block.items if ignored(item))
-            if counting:
-                findings[rank] = _finding(records, int(at), block, counting)
-                break
+            counting = []
+            for item in block.items:
+                if ignored(item):
+                    passed.add(f"{item.site.kind}:{item.site.name}")
+                else:
+                    counting.append(item)
+            if not counting:
+                continue
+            changed = frozenset(item.site.kind for item in block.items)
+            findings[rank] = FirstDifference(
+                rank=rank,
+                at=at,
+                pair=pair,
+                item=counting[0],
+                first=block.view(counting[0]),
+                differing=len(block.items),
+                compared=block.compared,
+                changed=changed,
+                equal=frozenset(site.kind for site in block.sites) - changed,
+                before=records.count(pairing.pairs[:at]),
+                trail=Trail(block) if pairing.is_traced(rank, at) else None,
+            )
+            break
     return DivergenceSearch(pairing, findings, differing, frozenset(passed))
 
 
-def _compared(pairing: Pairing, records: RankRecords, at: int) -> BlockDifference:
-    pair = pairing.pairs[at]
-    block = records.compare(pair)
-    if not block.items and pair.same_moment:
-        raise ArtifactError(
-            f"{pairing.candidate.artifact.folder}: block digests of step {pair.step} differ from the reference's and "
-            "no record does; one of the two was written by something else: run both arms again"
-        )
-    return block
-
-
-def _finding(records: RankRecords, at: int, block: BlockDifference, counting: list[Item]) -> FirstDifference:
-    changed = frozenset(item.site.kind for item in block.items)
-    pairs = records.pairing.pairs
-    return FirstDifference(
-        rank=records.rank,
-        at=at,
-        pair=pairs[at],
-        item=counting[0],
-        first=block.view(counting[0]),
-        differing=len(block.items),
-        compared=block.compared,
-        changed=changed,
-        equal=frozenset(site.kind for site in block.sites) - changed,
-        before=records.count(pairs[:at]),
-        trail=Trail(block) if records.pairing.is_traced(records.rank, at) else None,
-    )
-
-
 def describe(found: DivergenceSearch) -> Divergence | None:
-    """None where no rank has a finding."""
+    """Return where the arms part, with a diagnosis; None where no rank has a difference that counts."""
     if not found.findings:
         return None
-    findings = found.findings.values()
+    pairing, findings = found.pairing, found.findings.values()
     links = linked(found)
     origins = origin_ranks(findings, links)
     ordered = sorted(findings, key=lambda finding: (finding.rank not in origins, finding.at, finding.rank))
     first = min(findings, key=lambda finding: finding.at)
-    world = len(found.pairing.reference.manifest.ranks)
-    facts = Facts(
-        pairing=found.pairing, findings=ordered, origins=origins, links=links, logging_only=only_logging(found)
-    )
+    facts = Facts(pairing=pairing, findings=ordered, origins=origins, links=links, logging_only=only_logging(found))
     symptom, explanation = diagnose(facts)
+    ranks: list[RankDivergence] = []
+    # Origins come first, then by time: so come the groups.
+    members: dict[tuple[str, int, str, Role], list[int]] = {}
+    for finding in ordered:
+        moment, step, rank = finding.pair.moment.name.lower(), finding.pair.step, finding.rank
+        role: Role = "origin" if rank in origins else "receiver"
+        members.setdefault((moment, step, finding.first.item, role), []).append(rank)
+        if len(ranks) < SPELLED_OUT:
+            # Both hosts, where the arms ran this rank on two.
+            hosts = dict.fromkeys(host(arm, rank) for arm in (pairing.reference, pairing.candidate))
+            ranks.append(
+                RankDivergence(
+                    rank=rank,
+                    moment=moment,
+                    step=step,
+                    first=finding.first,
+                    differing=finding.differing,
+                    compared=finding.compared,
+                    role=role,
+                    host=" / ".join(hosts),
+                )
+            )
+    groups = tuple(
+        RankGroup(ranks=ranks_text(group), count=len(group), moment=moment, step=step, item=item, role=role)
+        for (moment, step, item, role), group in members.items()
+    )
+    world = len(pairing.reference.manifest.ranks)
     return Divergence(
         moment=first.pair.moment.name.lower(),
         step=first.pair.step,
         symptom=symptom,
         explanation=explanation,
-        ranks=tuple(_rank(found.pairing, finding, origins) for finding in ordered[:SPELLED_OUT]),
-        groups=_groups(ordered, origins),
+        ranks=tuple(ranks),
+        groups=groups,
         agreeing=ranks_text(rank for rank in range(world) if rank not in found.findings),
         identical_before=sum(finding.before for finding in ordered),
         differing_blocks=int(np.count_nonzero(found.differing)),
@@ -134,7 +162,7 @@ def describe(found: DivergenceSearch) -> Divergence | None:
 
 
 def linked(found: DivergenceSearch) -> dict[int, Link]:
-    """Of the ranks that part at the earliest moment, where they were traced then."""
+    """Return where the first difference of each rank comes from, for ranks that part first and were traced there."""
     earliest = min(finding.at for finding in found.findings.values())
     here = {rank: finding for rank, finding in found.findings.items() if finding.at == earliest}
     trails = {rank: finding.trail for rank, finding in here.items() if finding.trail is not None}
@@ -143,8 +171,11 @@ def linked(found: DivergenceSearch) -> dict[int, Link]:
 
 
 def origin_ranks(findings: Iterable[FirstDifference], links: Mapping[int, Link]) -> frozenset[int]:
-    """Ranks that part first, at the earliest moment. Where they were traced: those whose difference no other rank
-    brought them. Else, in its earliest phase, those with inputs not known to differ."""
+    """Return the ranks at fault among those that part at the earliest moment.
+
+    Where they were traced: those whose difference no other rank brought them. Otherwise those in the earliest phase of
+    that step whose inputs are not known to differ.
+    """
     everywhere = list(findings)
     earliest = min(finding.at for finding in everywhere)
     here = [finding for finding in everywhere if finding.at == earliest]
@@ -163,46 +194,12 @@ def origin_ranks(findings: Iterable[FirstDifference], links: Mapping[int, Link])
     )
 
 
-def _role(rank: int, origins: frozenset[int]) -> Role:
-    return "origin" if rank in origins else "receiver"
-
-
-def _rank(pairing: Pairing, finding: FirstDifference, origins: frozenset[int]) -> RankDivergence:
-    return RankDivergence(
-        rank=finding.rank,
-        moment=finding.pair.moment.name.lower(),
-        step=finding.pair.step,
-        first=finding.first,
-        differing=finding.differing,
-        compared=finding.compared,
-        role=_role(finding.rank, origins),
-        host=_hosts(pairing, finding.rank),
-    )
-
-
-def _hosts(pairing: Pairing, rank: int) -> str:
-    """Both, where the arms ran this rank on two."""
-    return " / ".join(dict.fromkeys(host(arm, rank) for arm in (pairing.reference, pairing.candidate)))
-
-
 def host(certified: Certified, rank: int) -> str:
     return certified.manifest.ranks[rank].pins.node or UNKNOWN
 
 
-def _groups(ordered: list[FirstDifference], origins: frozenset[int]) -> tuple[RankGroup, ...]:
-    """ordered: origins first, then by time: so come the groups."""
-    members: dict[tuple[str, int, str, Role], list[int]] = {}
-    for finding in ordered:
-        place = finding.pair.moment.name.lower(), finding.pair.step
-        members.setdefault((*place, finding.first.item, _role(finding.rank, origins)), []).append(finding.rank)
-    return tuple(
-        RankGroup(ranks=ranks_text(ranks), count=len(ranks), moment=moment, step=step, item=item, role=role)
-        for (moment, step, item, role), ranks in members.items()
-    )
-
-
 def only_logging(found: DivergenceSearch) -> bool:
-    """Whether nothing but metrics differs, in any block of any rank, and each rank's last block is full state."""
+    """Return whether only metrics differ, in any block of any rank, and each rank's last block is full state."""
     pairing = found.pairing
     if any(finding.changed != {Kind.METRIC} for finding in found.findings.values()):
         return False

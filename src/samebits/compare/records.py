@@ -1,9 +1,14 @@
-"""Two blocks of one rank, record by record. Identity aligns them: phase, kind, name, scope and occurrence."""
+"""Compares two blocks of one rank record by record. Records with the same identity are held against each other.
+
+A record's identity is its site (phase, kind, name, scope) and its occurrence: its number among those of the same site
+in that block. Sites and forms (dtype and shape) have numbers of their own in each file; they are renumbered in common, so
+that whole columns can be compared at once: a step may hold tens of thousands of records.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +31,11 @@ Ignored = Callable[["Item"], bool]
 
 @dataclass(frozen=True)
 class Item:
-    """One identity that differs. reference, candidate: row in that side's block, None without counterpart.
-    same_form: of dtype and shape. same_input: None where an input digest is not known on both sides."""
+    """One identity that differs.
+
+    reference, candidate: row in that side's block, None without counterpart. same_form: whether dtype and shape are
+    equal. same_input: None where an input digest is not known on both sides.
+    """
 
     site: Site
     occurrence: int
@@ -38,7 +46,7 @@ class Item:
 
     @property
     def phase(self) -> int:
-        """Of the step, in causal order."""
+        """Position of its phase in a step, in causal order."""
         return len(_PHASES) if self.is_summary else _PHASES[self.site.phase]
 
     @property
@@ -52,8 +60,11 @@ class Item:
 
 @dataclass(frozen=True)
 class BlockDifference:
-    """items: identities that differ, in the reference's order; what only the candidate has stands before the next
-    record that both have, a summary of state behind all. compared: identities in either block. sites: all of them."""
+    """What differs between two blocks.
+
+    items: identities that differ, in the reference's order; what only the candidate has stands before the next record
+    that both have, and a summary of state behind all. compared: number of identities in either block. sites: of all.
+    """
 
     items: tuple[Item, ...]
     compared: int
@@ -102,7 +113,7 @@ def record_view(file: FingerprintFile, record: np.void) -> RecordView:
 
 
 class RankRecords:
-    """The two files of one rank. Raises ArtifactError where they are not those that the tables were made of."""
+    """The two files of one rank. Raises ArtifactError where they are not those that the tables were made from."""
 
     def __init__(self, pairing: Pairing, rank: int) -> None:
         self.pairing = pairing
@@ -116,7 +127,7 @@ class RankRecords:
         self._blocks = [{(block.moment, block.step): block for block in file.blocks} for file in self._files]
 
     def count(self, pairs: Sequence[Pair]) -> int:
-        """Records of the candidate in these blocks."""
+        """Count the candidate's records in these blocks."""
         return sum(self._blocks[1][pair.moment, pair.step].records for pair in pairs)
 
     def compare(self, pair: Pair) -> BlockDifference:
@@ -171,7 +182,7 @@ class RankRecords:
         return changed
 
     def _both(self, ours: Side, theirs: Side, rows: NDArray[np.intp], other_rows: NDArray[np.intp]) -> list[Item]:
-        """Of identities that both sides have. Column by column: a step may hold ten thousands."""
+        """Build the items of identities that both sides have."""
         first, second = ours.records[rows], theirs.records[other_rows]
         form: NDArray[np.bool_] = self._forms[0][first["form"]] == self._forms[1][second["form"]]
         form &= (first["flags"] ^ second["flags"]) & Flag.SKIPPED == 0
@@ -193,7 +204,7 @@ class RankRecords:
         ]
 
     def _alone(self, side: Side, which: int, rows: NDArray[np.intp]) -> list[Item]:
-        """Of identities that only this side has."""
+        """Build the items of identities that only this side has."""
         records, sites = side.records[rows], side.file.sites
         columns = (rows, records["occurrence"], records["site"])
         return [
@@ -210,24 +221,22 @@ class RankRecords:
 
 
 def opened(certified: Certified, rank: int) -> FingerprintFile:
-    """A rank's file, not kept: thousands of open files would be more than a process may have."""
+    """Open a rank's file without keeping it: a process may not have thousands of files open."""
     return dataclasses.replace(certified, _files={}).file(rank)
 
 
 def _numbers(entries: list[Site] | list[Form], known: dict[Site, int] | dict[Form, int]) -> NDArray[np.uint64]:
-    """Of each entry of a file's table, its number in both files."""
+    """Number a file's entries so that equal ones of both files share a number; `known` is extended."""
     return np.array([known.setdefault(entry, len(known)) for entry in entries], np.uint64)  # type: ignore[arg-type]
 
 
 def _places(length: int, rows: NDArray[np.intp], other_rows: NDArray[np.intp]) -> NDArray[np.float64]:
-    """For each row of the candidate: just before the reference's row of the next record that both have."""
+    """Return where each row of the candidate stands among the rows of the reference.
+
+    rows, other_rows: matching rows of reference and candidate. A row without counterpart is put half a place before the
+    reference's row of the next record that both have, or behind all.
+    """
     places = np.full(length + 1, np.inf)
     places[other_rows] = rows - 0.5
     following = np.where(np.isfinite(places[:-1]), np.arange(length), length)
     return places[np.minimum.accumulate(following[::-1])[::-1]] if length else places[:0]
-
-
-def rank_records(pairing: Pairing) -> Iterator[tuple[int, RankRecords]]:
-    """Ranks with a block that may differ."""
-    for rank in np.flatnonzero(pairing.suspects.any(axis=1)):
-        yield int(rank), RankRecords(pairing, int(rank))
