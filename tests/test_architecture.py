@@ -342,7 +342,14 @@ def paths_of_contributing() -> Iterator[Path]:
             yield ROOT / name
 
 
+def paths_in_prose() -> Iterator[Path]:
+    """Yield tests and documents that docstrings, comments and documents name by their path."""
+    texts = [*MODULES.values(), *(path.read_text("utf-8") for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))]
+    for text in texts:
+        yield from (ROOT / name for name in re.findall(r"\b(?:tests|docs|bench)/[\w./]+\.(?:py|md)\b", text))
+
+
 def test_documents_name_only_paths_that_exist() -> None:
-    named = [*paths_of_the_tree(), *paths_of_contributing()]
+    named = [*paths_of_the_tree(), *paths_of_contributing(), *paths_in_prose()]
     assert len(named) > 50
     assert [str(path.relative_to(ROOT)) for path in named if not path.exists()] == []

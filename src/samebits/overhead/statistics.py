@@ -4,7 +4,7 @@ A block runs its settings forth and back: A B B A, or S0 S1 .. Sk Sk .. S1 S0 fo
 and counts by one number, the median of its step times (the mean, apart). A block gives one log ratio d in which
 whatever drifts linearly cancels; the blocks' d are as good as independent, so Student's interval on their mean holds.
 Steps and runs are no unit: those of one process, or in one stretch of time, are alike, and intervals that resample
-them cover too little (tests/test_overhead.py shows by how much).
+them cover too little (tests/overhead/test_overhead.py shows by how much).
 
 Nothing is removed as an outlier. A median hardly moves with stragglers; that is why the mean's ratio stands beside it.
 
