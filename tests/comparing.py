@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -11,10 +12,11 @@ import artifacts
 import evidence
 from artifacts import At
 from entries import Entry
+from samebits.compare.collect import collect
 from samebits.compare.compare import compare
 from samebits.compare.results import Comparison
 from samebits.fingerprint.expected import expected_blocks, expected_rung
-from samebits.fingerprint.paths import Artifact
+from samebits.fingerprint.paths import Artifact, ArtifactError
 
 WORLD = 3
 SOME = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -45,3 +47,12 @@ def place_of(comparison: Comparison) -> tuple[object, ...]:
     assert found is not None
     first = found.ranks[0]
     return found.moment, found.step, first.rank, first.first.item, first.first.occurrence, first.role
+
+
+def refusal(artifact: Artifact) -> str:
+    """Return the message with which collect refuses; it leaves no manifest and no table."""
+    with pytest.raises(ArtifactError) as caught:
+        collect(artifact.folder)
+    assert not artifact.manifest.exists()
+    assert not artifact.table.exists()
+    return str(caught.value)

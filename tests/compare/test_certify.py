@@ -23,12 +23,6 @@ from samebits.fingerprint.paths import Artifact, ArtifactError
 from samebits.fingerprint.reader import read
 
 
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of these files has to survive a lost machine."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 def refusal(artifact: Artifact) -> str:
     with pytest.raises(ArtifactError) as caught:
         certify(artifact)

@@ -28,6 +28,7 @@ from artifacts import (
     unhealthy,
     write_artifact,
 )
+from comparing import refusal
 from samebits.compare.certify import certify
 from samebits.compare.collect import collect
 from samebits.fingerprint.expected import expected_blocks, expected_rung
@@ -36,21 +37,6 @@ from samebits.fingerprint.paths import Artifact, ArtifactError
 from samebits.fingerprint.ranks import ranks_text
 from samebits.fingerprint.reader import read
 from samebits.fingerprint.records import Moment
-
-
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of these files has to survive a lost machine."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
-def refusal(artifact: Artifact) -> str:
-    """What collect says; it leaves no manifest and no table."""
-    with pytest.raises(ArtifactError) as caught:
-        collect(artifact.folder)
-    assert not artifact.manifest.exists()
-    assert not artifact.table.exists()
-    return str(caught.value)
 
 
 def test_manifest_holds_what_was_recorded(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Compares two blocks of one rank record by record. Records with the same identity are held against each other.
 
 A record's identity is its site (phase, kind, name, scope) and its occurrence: its number among those of the same site
-in that block. Sites and forms (dtype and shape) have numbers of their own in each file; they are renumbered in common, so
-that whole columns can be compared at once: a step may hold tens of thousands of records.
+in that block. Each file numbers its own sites and forms (dtype and shape); they are renumbered in common, so that whole
+columns can be compared at once: a step may hold tens of thousands of records.
 """
 
 from __future__ import annotations

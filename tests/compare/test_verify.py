@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import shutil
 from pathlib import Path
 
@@ -16,27 +15,11 @@ from artifacts import (
     rewrite,
     write_artifact,
 )
+from comparing import refusal
 from entries import Entry
-from samebits.compare.collect import collect
 from samebits.fingerprint.expected import expected_blocks
-from samebits.fingerprint.paths import Artifact, ArtifactError
 from samebits.fingerprint.records import Moment
 from samebits.spec.plan import Plan
-
-
-@pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of these files has to survive a lost machine."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
-def refusal(artifact: Artifact) -> str:
-    """What collect says; it leaves no manifest and no table."""
-    with pytest.raises(ArtifactError) as caught:
-        collect(artifact.folder)
-    assert not artifact.manifest.exists()
-    assert not artifact.table.exists()
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("change", [{"fault": 7}, {"surplus": 1}, {"moment": None}])

@@ -19,12 +19,6 @@ from samebits.compare.results import Symptom
 from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.records import Flag, Moment, Phase
 
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return evidence.written(tmp_path_factory.mktemp("arms") / "reference", world=WORLD)
-
-
 # what it looks like
 
 
