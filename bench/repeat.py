@@ -20,8 +20,8 @@ from pathlib import Path
 
 from samebits.compare.collect import collect
 from samebits.fingerprint.paths import Artifact
-from samebits.launch.arm import run_arm
 from samebits.launch.console import Echo
+from samebits.launch.run_arms import run_arms
 from samebits.plan import arms
 from samebits.recipe import load
 from samebits.spec.questions import Capture
@@ -49,7 +49,7 @@ def fingerprint(number: int, results: Path) -> str:
     plan = arms.plan(small(), "reference", results)
     artifact = Artifact(results / str(number))
     said = io.StringIO()
-    outcome = run_arm(plan, artifact, echo=Echo(said))
+    outcome = run_arms([(plan, artifact)], echo=Echo(said))
     if not outcome.ok:
         sys.exit(f"run {number}: {outcome.message}\n{said.getvalue()}")
     return collect(artifact.folder, deep=True).run_fingerprint

@@ -14,7 +14,7 @@ from typing import Any
 
 import launching
 from samebits.fingerprint.paths import Artifact
-from samebits.launch.job_state import JobRecord, Outcome, now
+from samebits.launch.job_state import ArmOutcome, JobRecord, now
 from samebits.launch.srun import Stage
 from samebits.spec.plan import Plan
 
@@ -25,9 +25,9 @@ NAME = "smoke-reference-0123456789ab"
 """What Slurm calls job 7: as `launching.LAUNCH` of the reference is called."""
 RUN = """
 import pickle, sys
-from samebits.launch import batch
-batch._LAG_SECONDS = 0.0  # nothing lags on a local disk
-batch.run_arms(*pickle.load(sys.stdin.buffer))
+from samebits.launch import supervise
+supervise._LAG_SECONDS = 0.0  # nothing lags on a local disk
+supervise.run_on_cluster(*pickle.load(sys.stdin.buffer))
 """
 MODE = f'exec {shlex.join([sys.executable, "-S", str(launching.STUB)])} "$(cat "$0/launch/mode")" "$0"'
 """A stub rank in the mode that its arm's `launch/mode` says."""
@@ -95,7 +95,7 @@ class Site:
 
 
 class Batch:
-    """`run_arms` in a process of its own, as the job's batch step runs it."""
+    """`run_on_cluster` in a process of its own, as the job's batch step runs it."""
 
     def __init__(self, arguments: tuple[object, ...], environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -136,4 +136,5 @@ def left_behind(artifact: Artifact, launch: str, *, ok: bool = False) -> None:
         artifact.fingerprint(rank).write_bytes(b"of the earlier start")
     artifact.checkpoint(2).mkdir(parents=True)
     artifact.progress.write_text("4 1 4 0.4\n")
-    Outcome(ok=ok, message="" if ok else "a peer went away", launch=launch, ended="then", seconds=1.0).write(artifact)
+    message = "" if ok else "a peer went away"
+    ArmOutcome(ok=ok, message=message, launch=launch, ended="then", seconds=1.0).write(artifact)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from samebits.fingerprint.paths import Artifact
 from samebits.launch.console import Echo
-from samebits.launch.job_state import JobRecord, LaunchError, Outcome, now, read_record
-from samebits.launch.start import Request, Start
+from samebits.launch.job_state import ArmOutcome, JobRecord, LaunchError, now, read_record
+from samebits.launch.submit import JobRequest, Start
 from samebits.spec.plan import Plan
 
 Ending = Callable[[Start], None]
@@ -29,7 +29,7 @@ def keeps_silent(_start: Start) -> None:
 
 def ends(artifact: Artifact, launch: str, *, ok: bool, nodes: tuple[str, ...] = ()) -> None:
     message = "" if ok else "arm: the loss is a teapot"
-    Outcome(ok=ok, message=message, launch=launch, ended=now(), seconds=1.0, nodes=nodes).write(artifact)
+    ArmOutcome(ok=ok, message=message, launch=launch, ended=now(), seconds=1.0, nodes=nodes).write(artifact)
 
 
 class Ended:
@@ -63,7 +63,7 @@ class Recording:
     submitted; later: when the job's id has been written down."""
 
     def __init__(self, ending: Ending = ends_well, later: Ending = keeps_silent) -> None:
-        self.requests: list[Request] = []
+        self.requests: list[JobRequest] = []
         self.submitted: list[JobRecord | None] = []
         self.live: set[Path] = set()
         self.refusal = ""
@@ -76,7 +76,7 @@ class Recording:
     def place(self, plan: Plan) -> str:
         return self.where
 
-    def submit(self, request: Request, echo: Echo) -> Ended:
+    def submit(self, request: JobRequest, echo: Echo) -> Ended:
         if self.refusal:
             raise LaunchError(self.refusal)
         self.requests.append(request)
@@ -85,7 +85,7 @@ class Recording:
             self._ending(start)
         return Ended(lambda: self._end(request))
 
-    def _end(self, request: Request) -> None:
+    def _end(self, request: JobRequest) -> None:
         for start in request.starts:
             self._later(start)
 

@@ -41,9 +41,9 @@ def prepared(results: Path, wanted: Plan) -> Artifact:
 def start_ranks(
     artifact: Artifact, mode: str, launch: str = LAUNCH, environment: dict[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """`run_arms` in a process of its own, as its job does."""
+    """`run_here` in a process of its own, as its job does."""
     arguments = ([(str(artifact.folder), launch)], environment or {"PATH": os.environ["PATH"]}, command(mode))
-    code = f"from samebits.launch.supervise import run_arms; run_arms{arguments!r}"
+    code = f"from samebits.launch.supervise import run_here; run_here{arguments!r}"
     return subprocess.Popen([sys.executable, "-c", code])
 
 

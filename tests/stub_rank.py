@@ -8,6 +8,7 @@ artifact).
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -68,6 +69,15 @@ def wait_for_others(folder: Path) -> None:
     exec(code, {"time": time})
 
 
+def wait_for_the_end_of(rank: int, folder: Path) -> None:
+    """However late it started: what this rank says then is for want of the other."""
+    while len(started := dict(line.split()[:2] for line in (folder / "starts").read_text().splitlines())) < 2:
+        time.sleep(0.05)
+    with contextlib.suppress(OSError):
+        while Path(f"/proc/{started[str(rank)]}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.05)
+
+
 def plan_world(folder: Path) -> int:
     return int(json.loads((folder / "plan.json").read_text())["recipe"]["parallel"]["world"])
 
@@ -90,6 +100,7 @@ def at_step(mode: str, folder: Path, rank: int, step: int) -> None:
     if step == 3 and rank == 1 and mode == "raise":
         raise ValueError("the loss is a teapot")
     if mode in ("kill", "raise") and step == 3:
+        wait_for_the_end_of(1, folder)
         time.sleep(0.5)
         raise ConnectionError("peer went away")
 

@@ -13,8 +13,8 @@ import pytest
 import builders
 from samebits.compare.collect import collect
 from samebits.fingerprint.paths import Artifact
-from samebits.launch.arm import run_arm
 from samebits.launch.console import Echo
+from samebits.launch.run_arms import run_arms
 from samebits.plan import arms
 from samebits.spec.plan import Plan
 from samebits.spec.questions import Fault
@@ -64,7 +64,7 @@ class Arms:
     def start(self, plan: Plan, name: str) -> Artifact:
         artifact = Artifact(arms.artifact_folder(self.results, plan.recipe.name, name))
         said = io.StringIO()
-        outcome = run_arm(plan, artifact, echo=Echo(said))
+        outcome = run_arms([(plan, artifact)], echo=Echo(said))
         assert outcome.ok, f"{outcome.message}\n{said.getvalue()}"
         return artifact
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from samebits.launch import container
-from samebits.launch.container import Engine, Entry, Mount, enter
+from samebits.launch.container import Entry, Mount, enter
+from samebits.recipe.cluster import Engine
 from samebits.recipe.image import Image, ImageError
 
 HEX = "ab" * 32

@@ -17,7 +17,7 @@ from samebits.compare.results import Finding
 from samebits.fingerprint.header import Coordinates
 from samebits.fingerprint.paths import Artifact
 from samebits.launch.console import Echo
-from samebits.launch.job_state import LaunchError, Outcome
+from samebits.launch.job_state import ArmOutcome, LaunchError
 from samebits.localize import search as hunting
 from samebits.localize.finding import Subject
 from samebits.localize.search import Aim, Hunt, localize, pair, with_peers
@@ -37,9 +37,9 @@ class Machine:
         self.plans: list[Plan] = []
         self._records = records
         self._low = low
-        monkeypatch.setattr(hunting, "run_arm", self.run)
+        monkeypatch.setattr(hunting, "run_arms", lambda arms, **options: self.run(*arms[0], **options))
 
-    def run(self, plan: Plan, artifact: Artifact, **_: object) -> Outcome:
+    def run(self, plan: Plan, artifact: Artifact, **_: object) -> ArmOutcome:
         self.plans.append(plan)
         windows = plan.recipe.capture.windows or ()
         step = windows[0][0] if self._low else plan.last_step
@@ -47,7 +47,7 @@ class Machine:
         artifacts.write_artifact(
             artifact.folder, plan=plan, change=change, pins=evidence.pins, launch=f"{plan.arm}-{len(self.plans)}"
         )
-        return Outcome(ok=True, message="", launch="", ended="", seconds=0.0)
+        return ArmOutcome(ok=True, message="", launch="", ended="", seconds=0.0)
 
     @property
     def aims(self) -> list[tuple[tuple[tuple[int, int], ...] | None, tuple[int, ...] | None]]:
@@ -162,14 +162,14 @@ def test_a_pair_that_parts_in_another_step_is_aimed_there(tmp_path: Path, monkey
     machine = Machine(lambda plan, _: [other(MM) if is_candidate(plan) else MM], monkeypatch)
     inner = machine.run
 
-    def run(plan: Plan, artifact: Artifact, **options: object) -> Outcome:
+    def run(plan: Plan, artifact: Artifact, **options: object) -> ArmOutcome:
         if not is_candidate(plan) or plan.last_step == 3:
             return inner(plan, artifact, **options)
         machine.plans.append(plan)
         artifacts.write_artifact(artifact.folder, plan=plan, change=early, pins=evidence.pins)
-        return Outcome(ok=True, message="", launch="", ended="", seconds=0.0)
+        return ArmOutcome(ok=True, message="", launch="", ended="", seconds=0.0)
 
-    monkeypatch.setattr(hunting, "run_arm", run)
+    monkeypatch.setattr(hunting, "run_arms", lambda arms, **options: run(*arms[0], **options))
     finding = hunted(machine, differing(GRADIENT), tmp_path)
     assert [aim[0] for aim in machine.aims] == [((4, 5),), ((2, 3),)]
     assert (finding.status, finding.step, finding.tries) == ("found", 3, 2)
@@ -201,15 +201,15 @@ def test_pairs_that_agree_beside_pairs_that_part_untraced_are_not_told_to_have_a
     machine = Machine(lambda _plan, _rank: [MM], monkeypatch)
     inner = machine.run
 
-    def run(plan: Plan, artifact: Artifact, **options: object) -> Outcome:
+    def run(plan: Plan, artifact: Artifact, **options: object) -> ArmOutcome:
         if plan.arm != "localize-1-candidate":
             return inner(plan, artifact, **options)
         machine.plans.append(plan)
         part = artifacts.altered("metric:lm loss", rank=1, step=2)
         artifacts.write_artifact(artifact.folder, plan=plan, change=part, pins=evidence.pins)
-        return Outcome(ok=True, message="", launch="", ended="", seconds=0.0)
+        return ArmOutcome(ok=True, message="", launch="", ended="", seconds=0.0)
 
-    monkeypatch.setattr(hunting, "run_arm", run)
+    monkeypatch.setattr(hunting, "run_arms", lambda arms, **options: run(*arms[0], **options))
     finding = hunted(machine, differing(GRADIENT), tmp_path)
     assert finding.status == "not traced"
     assert "2 of 3 pairs agreed" in finding.sentence
@@ -234,8 +234,8 @@ def test_where_only_receivers_were_traced_the_next_pair_traces_who_sent(
 
 
 def test_a_pair_that_cannot_be_run_raises_the_ranks_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = Outcome(ok=False, message="rank 1 says no", launch="", ended="", seconds=0.0)
-    monkeypatch.setattr(hunting, "run_arm", lambda *_args, **_options: failed)
+    failed = ArmOutcome(ok=False, message="rank 1 says no", launch="", ended="", seconds=0.0)
+    monkeypatch.setattr(hunting, "run_arms", lambda *_args, **_options: failed)
     with pytest.raises(LaunchError, match="rank 1 says no"):
         localize(*differing(GRADIENT), Hunt(folder=tmp_path, echo=Echo(io.StringIO())))
 

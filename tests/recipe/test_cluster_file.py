@@ -8,7 +8,7 @@ import pytest
 
 import builders
 import clusters
-from samebits.launch import allocation
+from samebits.launch import sbatch
 from samebits.recipe.cluster import ClusterError, load
 
 PROFILE = Path(__file__).parents[2] / "profiles" / "slurm"
@@ -105,4 +105,4 @@ def test_the_recipe_s_section_wins_over_the_site(tmp_path: Path) -> None:
     ],
 )
 def test_a_refusal_of_sbatch_comes_with_a_way_out(said: str, way_out: str) -> None:
-    assert way_out in allocation.advice(said)
+    assert way_out in sbatch.advice(said)

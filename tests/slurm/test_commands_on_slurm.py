@@ -9,7 +9,7 @@ import commands
 import launching
 from samebits.compare.collect import collect
 from samebits.fingerprint.paths import Artifact
-from samebits.launch.arm import run_arm
+from samebits.launch.run_arms import run_arms
 from samebits.launch.slurm import SlurmExecutor
 from samebits.plan import arms
 from samebits.recipe.cluster import load
@@ -31,7 +31,7 @@ def test_torchrun_on_two_nodes_is_captured_on_every_rank(cluster: Cluster, tmp_p
         plan = arms.plan(recipe, arm, tmp_path / "results")
         artifact = Artifact(arms.artifact_folder(tmp_path / "results", recipe.name, arm))
         echo, said = launching.echo()
-        outcome = run_arm(plan, artifact, echo=echo, executor=executor)
+        outcome = run_arms([(plan, artifact)], echo=echo, executor=executor)
         assert outcome.ok, f"{outcome.message}\n{said.getvalue()}"
         manifest = collect(artifact.folder)
         assert len({file.pins.node for file in manifest.ranks}) == 2

@@ -12,7 +12,7 @@ import clusters
 import launching
 from samebits.fingerprint import conditions
 from samebits.fingerprint.paths import Artifact
-from samebits.launch.arm import run_arm
+from samebits.launch.run_arms import run_arms
 from samebits.launch.slurm import SlurmExecutor
 from samebits.recipe.cluster import load
 from samebits.spec.stressors import NAMES, Stressor
@@ -31,7 +31,7 @@ def run(folder: Path, world: int, *stress: Stressor) -> tuple[Artifact, list[dic
     artifact = Artifact(folder / "results" / "smoke" / "stress" / plan.arm)
     echo, said = launching.echo()
     command = [sys.executable, str(RANK), "ok"]
-    outcome = run_arm(plan, artifact, echo=echo, executor=SlurmExecutor(facts), command=command)
+    outcome = run_arms([(plan, artifact)], echo=echo, executor=SlurmExecutor(facts), command=command)
     assert outcome.ok, f"{outcome.message}\n{said.getvalue()}"
     return artifact, [json.loads((artifact.folder / f"seen-{rank}.json").read_text()) for rank in range(world)]
 

@@ -15,8 +15,8 @@ import launching
 from executors import Recording
 from samebits.compare.results import to_json
 from samebits.fingerprint.paths import Artifact, ArtifactError
-from samebits.launch.arm import run_arm
 from samebits.launch.job_state import LaunchError
+from samebits.launch.run_arms import run_arms
 from samebits.plan import arms
 from samebits.recipe import load
 from samebits.recipe.load import RecipeError
@@ -182,7 +182,7 @@ def test_where_the_recipe_wants_the_same_nodes_stress_runs_follow_the_reference(
         stressing.stressed(lab.recipe, lab.results, echo=echo, only=("contention",), executor=executor)
     plan = arms.plan(load.load(lab.recipe), "reference", lab.results)
     varied = dataclasses.replace(plan, arm="contention", keep_checkpoints=False, stress=("contention",))
-    run_arm(varied, Artifact(lab.results / "smoke" / "stress" / "contention"), echo=echo, executor=executor)
+    run_arms([(varied, Artifact(lab.results / "smoke" / "stress" / "contention"))], echo=echo, executor=executor)
     assert [request.on for request in executor.requests] == [(), on]
 
 

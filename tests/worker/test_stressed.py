@@ -19,7 +19,7 @@ import builders
 import launching
 from samebits.fingerprint import conditions
 from samebits.fingerprint.paths import Artifact
-from samebits.launch import job_state, supervise, varying
+from samebits.launch import job_state, rank_command
 from samebits.spec.command import Command
 from samebits.spec.plan import Plan
 from samebits.spec.sections import CommandRecipe, Recipe
@@ -93,7 +93,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def test_without_variations_a_rank_is_started_as_ever(usual: list[dict[str, Any]]) -> None:
-    assert varying.entered(plan(), Path("a"), "python") == []
+    assert rank_command.perturbation(plan(), Path("a"), "python") == []
     assert usual[0]["hash"] == usual[1]["hash"]
     assert usual[0]["environment"]["PYTHONHASHSEED"] == "0"
     assert [rank["children"] for rank in usual] == [[], []]
@@ -216,8 +216,8 @@ def test_data_is_out_of_the_page_cache_or_the_rank_says_why_not(tmp_path: Path) 
 
 @pytest.mark.skipif(len(CORES) < 2, reason="one core has no other order")
 def test_ranks_start_in_reverse_order_on_cores_of_their_own(usual: list[dict[str, Any]], tmp_path: Path) -> None:
-    assert list(varying.starting_order(plan())) == [0, 1]
-    assert list(varying.starting_order(plan("node-order"))) == [1, 0]
+    assert list(rank_command.starting_order(plan())) == [0, 1]
+    assert list(rank_command.starting_order(plan("node-order"))) == [1, 0]
     found = seen(tmp_path, "node-order")
     assert found[0]["cores"] == CORES[::-1][0::2][::-1]
     assert found[1]["cores"] == CORES[::-1][1::2][::-1]
@@ -268,8 +268,8 @@ def test_a_line_that_starts_its_ranks_itself_keeps_their_order_and_all_cores(
     found = {note.stressor: note for note in conditions.read(tmp_path)}
     assert found["node-order"].in_force is (in_force and len(CORES) > 1)
     assert found["contention"].how.count(",") == len(CORES[:: 2 if in_force else 1]) - 1
-    assert varying.nodes_reversed(wanted, 2) is in_force
-    assert not varying.nodes_reversed(wanted, 1)
+    assert rank_command.nodes_reversed(wanted, 2) is in_force
+    assert not rank_command.nodes_reversed(wanted, 1)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a right away")
@@ -297,4 +297,4 @@ def test_a_host_name_that_cannot_be_another_is_noted_with_the_reason(each: str, 
 
 
 def test_ranks_are_run_by_the_launchers_own_python() -> None:
-    assert varying.entered(plan("contention"), Path("/a"), sys.executable)[0] == supervise.RANK_COMMAND[0]
+    assert rank_command.perturbation(plan("contention"), Path("/a"), sys.executable)[0] == sys.executable

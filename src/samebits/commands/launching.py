@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from samebits.fingerprint.paths import Artifact, write_whole
-from samebits.launch.arm import CancelledError, run_arm
 from samebits.launch.console import Echo
-from samebits.launch.job_state import LaunchError, Outcome
+from samebits.launch.job_state import ArmOutcome, LaunchError
+from samebits.launch.local import LocalExecutor
+from samebits.launch.run_arms import CancelledError, PlannedArm, run_arms
 from samebits.launch.slurm import SlurmExecutor
-from samebits.launch.submit import LocalExecutor
-from samebits.launch.whole import run_whole
 from samebits.plan import arms, overhead_runs
 from samebits.recipe import determinism
 from samebits.recipe import load as recipe
@@ -39,42 +38,31 @@ def run(
     cluster: Path | None = None,
     command: Sequence[str] | None = None,
 ) -> int:
-    """Runs the arm if need be. Returns 0 where it is finished, TROUBLE where not, BAD_INPUT for a bad recipe, 128 +
-    signal where cancelled.
+    """Run an arm if need be.
 
-    stamp: written where it is finished; its content changes exactly when the arm has run again. log: gets all lines.
+    stamp: written where the arm is finished; its content changes exactly when it has run again. log: gets all lines.
     fault: planted besides those of the arm. cluster: the cluster file; None: on this machine. command: starts one rank.
+
+    Returns 0 where the arm is finished, TROUBLE where not, BAD_INPUT for a bad recipe, 128 + signal where cancelled.
     """
 
-    def one(echo: Echo) -> Outcome:
-        return _run(_wanted(path, arm, results, fault), results, cluster, command, echo)
+    def launch(echo: Echo) -> ArmOutcome:
+        loaded = recipe.load(path)
+        plan = arms.plan(loaded, arm, results)
+        if fault is not None:
+            # As the fault of a control, so that `arms` fills in where it strikes.
+            control = dataclasses.replace(loaded, gates=("control",), controls=(Control(name="planted", fault=fault),))
+            planted = arms.plan(control, "control-planted", results).faults
+            plan = dataclasses.replace(plan, faults=(*plan.faults, *planted))
+        share = cluster is not None and loaded.cluster is not None and loaded.cluster.placement == "same-nodes"
+        beside = arms.plans(loaded, results) if share and fault is None else []
 
-    return _told(one, f"arm {arm}", stamp, log)
+        def placed(plan: Plan) -> PlannedArm:
+            return plan, Artifact(arms.artifact_folder(results, loaded.name, plan.arm))
 
+        return _launch([placed(plan)], echo, cluster, command, allocation=[placed(other) for other in beside])
 
-def _told(make: Callable[[Echo], Outcome], what: str, stamp: Path | None, log: Path | None) -> int:
-    try:
-        echo = Echo(sys.stderr, log)
-    except OSError as error:
-        print(f"{what}: {error.filename}: {error.strerror}; the log must be writable", file=sys.stderr)
-        return TROUBLE
-    try:
-        outcome = make(echo)
-        if outcome.ok and stamp is not None:
-            _stamp(stamp, outcome)
-    except CancelledError as cancelled:
-        echo.line(str(cancelled))
-        return cancelled.status
-    except (recipe.RecipeError, ClusterError, ImageError) as error:
-        echo.line(str(error))
-        return BAD_INPUT
-    except LaunchError as error:
-        echo.line(str(error))
-        return TROUBLE
-    if not outcome.ok:
-        echo.line(outcome.message)
-        return TROUBLE
-    return 0
+    return _exit_status(launch, f"arm {arm}", stamp, log)
 
 
 def run_experiment(
@@ -88,50 +76,64 @@ def run_experiment(
     again: bool = False,
     command: Sequence[str] | None = None,
 ) -> int:
-    """Makes all runs of an experiment of the recipe, if need be; the rest is as of `run`. plans: its runs. again: they
-    are made though all stand."""
+    """Make all runs of an experiment of a recipe if need be; further parameters and the result are those of `run`.
 
-    def experiment(echo: Echo) -> Outcome:
+    plans: returns the experiment's runs. again: they are made though all stand.
+    """
+
+    def launch(echo: Echo) -> ArmOutcome:
         wanted = list(plans(recipe.load(path)))
-        _warn(wanted[0], echo)
         timing = wanted[0].timing
         if timing is None:
             raise LaunchError(f"arm {wanted[0].arm}: measures no time, must be a run of an experiment")
         folder = overhead_runs.folder(results, wanted[0].recipe.name, timing.experiment)
-        executor = LocalExecutor() if cluster is None else SlurmExecutor(load(cluster))
-        return run_whole(wanted, folder, echo=echo, executor=executor, command=command, again=again)
+        return _launch([(plan, Artifact(folder / plan.arm)) for plan in wanted], echo, cluster, command, again=again)
 
-    return _told(experiment, path.stem, stamp, log)
-
-
-def _wanted(path: Path, arm: str, results: Path, fault: Fault | None) -> list[Plan]:
-    """The arm's plan, and behind it those of all arms that are to run in one allocation with it, itself among them."""
-    loaded = recipe.load(path)
-    plan = arms.plan(loaded, arm, results)
-    if fault is None:
-        together = loaded.cluster is not None and loaded.cluster.placement == "same-nodes"
-        return [plan, *(arms.plans(loaded, results) if together else [])]
-    # As of a control, so that `arms` fills in where it strikes.
-    control = dataclasses.replace(loaded, gates=("control",), controls=(Control(name="planted", fault=fault),))
-    planted = arms.plan(control, "control-planted", results).faults
-    return [dataclasses.replace(plan, faults=(*plan.faults, *planted))]
+    return _exit_status(launch, path.stem, stamp, log)
 
 
-def _run(wanted: list[Plan], results: Path, cluster: Path | None, command: Sequence[str] | None, echo: Echo) -> Outcome:
-    plan, *together = wanted
-    _warn(plan, echo)
-    artifact = Artifact(arms.artifact_folder(results, plan.recipe.name, plan.arm))
-    if cluster is None:
-        return run_arm(plan, artifact, echo=echo, command=command)
-    return run_arm(plan, artifact, echo=echo, executor=SlurmExecutor(load(cluster)), command=command, together=together)
-
-
-def _warn(plan: Plan, echo: Echo) -> None:
-    for warning in determinism.warnings(determinism.environment(plan.recipe.determinism)):
+def _launch(
+    wanted: Sequence[PlannedArm],
+    echo: Echo,
+    cluster: Path | None,
+    command: Sequence[str] | None,
+    *,
+    allocation: Sequence[PlannedArm] = (),
+    again: bool = False,
+) -> ArmOutcome:
+    """Run arms on this machine, or on the cluster of a cluster file; warn of settings of determinism first."""
+    for warning in determinism.warnings(determinism.environment(wanted[0][0].recipe.determinism)):
         echo.line(f"warning: {warning}")
+    executor = LocalExecutor() if cluster is None else SlurmExecutor(load(cluster))
+    return run_arms(wanted, echo=echo, executor=executor, command=command, allocation=allocation, again=again)
 
 
-def _stamp(path: Path, outcome: Outcome) -> None:
+def _exit_status(launch: Callable[[Echo], ArmOutcome], what: str, stamp: Path | None, log: Path | None) -> int:
+    """Launch, say what went wrong, and stamp what is finished; return the exit status."""
+    try:
+        echo = Echo(sys.stderr, log)
+    except OSError as error:
+        print(f"{what}: {error.filename}: {error.strerror}; the log must be writable", file=sys.stderr)
+        return TROUBLE
+    try:
+        outcome = launch(echo)
+        if outcome.ok and stamp is not None:
+            _write_stamp(stamp, outcome)
+    except CancelledError as cancelled:
+        message, status = str(cancelled), cancelled.status
+    except (recipe.RecipeError, ClusterError, ImageError) as error:
+        message, status = str(error), BAD_INPUT
+    except LaunchError as error:
+        message, status = str(error), TROUBLE
+    else:
+        if outcome.ok:
+            return 0
+        message, status = outcome.message, TROUBLE
+    echo.line(message)
+    return status
+
+
+def _write_stamp(path: Path, outcome: ArmOutcome) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, f"{outcome.launch} ended {outcome.ended}\n".encode())

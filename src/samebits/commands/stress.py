@@ -55,8 +55,8 @@ def stress(
 
 def _finished(run: Callable[[], Stress]) -> Stress:
     """Ends the program where a run was cancelled or did not finish."""
-    from samebits.launch.arm import CancelledError
     from samebits.launch.job_state import LaunchError
+    from samebits.launch.run_arms import CancelledError
 
     try:
         return run()

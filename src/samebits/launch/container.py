@@ -16,12 +16,10 @@ import pwd
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
+from samebits.recipe.cluster import Engine
 from samebits.recipe.image import Image, ImageError
 from samebits.recipe.problem import Problem
-
-Engine = Literal["none", "pyxis", "apptainer", "charliecloud", "podman"]
 
 _SQUASHFS = (".sqfs", ".sqsh", ".squashfs")
 

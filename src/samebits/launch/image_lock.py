@@ -58,7 +58,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class ImageCheck:
     """Of one image of a lock file. note: why, where it is not ok."""
 
     name: str
@@ -111,7 +111,7 @@ def _locked_reference(source: str, name: str | None) -> tuple[str, str]:
         raise ImageError(Problem("image", source, rule, way_out)) from error
 
 
-def verify(names: Sequence[str], path: Path) -> list[Finding]:
+def verify(names: Sequence[str], path: Path) -> list[ImageCheck]:
     """Reads every file of the lock again and asks for every reference by its digest; all where `names` is empty.
 
     Raises ImageError.
@@ -130,7 +130,7 @@ def show(names: Sequence[str], path: Path) -> int:
     return exit_status(findings)
 
 
-def exit_status(findings: Sequence[Finding]) -> int:
+def exit_status(findings: Sequence[ImageCheck]) -> int:
     """0: all are what they were; 2: one is not; 4: one could not be checked."""
     found = {finding.status for finding in findings}
     if found & {Status.DIFFERS, Status.MISSING}:
@@ -138,7 +138,7 @@ def exit_status(findings: Sequence[Finding]) -> int:
     return _UNCHECKED if Status.UNCHECKED in found else 0
 
 
-def _verified(name: str, entry: Locked) -> Finding:
+def _verified(name: str, entry: Locked) -> ImageCheck:
     """Of a reference, that the registry still has this digest; where its tag points by now is no concern."""
     try:
         if is_file(entry.source):
@@ -146,12 +146,12 @@ def _verified(name: str, entry: Locked) -> Finding:
         else:
             found = resolve(f"{repository(entry.source.partition('@')[0])}@{entry.digest}")
     except FileNotFoundError:
-        return Finding(name, Status.MISSING, f"no file {entry.source}")
+        return ImageCheck(name, Status.MISSING, f"no file {entry.source}")
     except (OSError, ToolError) as error:
-        return Finding(name, Status.UNCHECKED, str(error))
+        return ImageCheck(name, Status.UNCHECKED, str(error))
     if found != entry.digest:
-        return Finding(name, Status.DIFFERS, f"locked {entry.digest}, found {found}")
-    return Finding(name, Status.OK)
+        return ImageCheck(name, Status.DIFFERS, f"locked {entry.digest}, found {found}")
+    return ImageCheck(name, Status.OK)
 
 
 def resolve(reference: str) -> str:

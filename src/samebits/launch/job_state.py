@@ -11,6 +11,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from samebits.fingerprint.paths import Artifact, write_whole
-from samebits.launch.start import base, first
 from samebits.spec.plan import PlanError, decode
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class JobRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class ArmOutcome:
     """How a start of an arm ended. message: for a person; empty where ok. ended: local time. seconds: from the first
     rank's start to the last one's end. nodes: of a cluster's job, in the order of ranks."""
 
@@ -75,8 +75,8 @@ def unreadable(artifact: Artifact) -> Path | None:
     return path if path.exists() and read_record(artifact) is None else None
 
 
-def read_outcome(artifact: Artifact) -> Outcome | None:
-    return _read(artifact.outcome, Outcome)
+def read_outcome(artifact: Artifact) -> ArmOutcome | None:
+    return _read(artifact.outcome, ArmOutcome)
 
 
 def resumed_as(launch: str, again: int) -> str:
@@ -84,7 +84,17 @@ def resumed_as(launch: str, again: int) -> str:
     return f"{launch}.{again}" if again else launch
 
 
-def latest_outcome(artifact: Artifact) -> Outcome | None:
+def job_part(launch: str) -> str:
+    """Return the job's part of a launch id `JOB-ARM.RESTART`."""
+    return launch.partition(".")[0].partition("-")[0]
+
+
+def submitted_part(launch: str) -> str:
+    """Return the launch id as it was submitted, without the number of restarts."""
+    return launch.partition(".")[0]
+
+
+def latest_outcome(artifact: Artifact) -> ArmOutcome | None:
     """Of the start that the record names; a job that Slurm started again may have left one of the start before."""
     outcome, record = read_outcome(artifact), read_record(artifact)
     return outcome if outcome and record and outcome.launch == record.launch else None
@@ -100,11 +110,11 @@ def renew(artifact: Artifact, launch: str) -> bool:
     """The job that runs this arm begins it again, as `launch`; an arm that starts from another one of the same job
     starts from that one's new checkpoint. False where the folder was given to another start."""
     record = read_record(artifact)
-    if record is None or first(record.launch) != first(launch):
+    if record is None or submitted_part(record.launch) != submitted_part(launch):
         return False
     restored = record.restored
-    if restored is not None and base(restored) == base(launch):
-        restored = resumed_as(first(restored), int(launch.rpartition(".")[2]))
+    if restored is not None and job_part(restored) == job_part(launch):
+        restored = resumed_as(submitted_part(restored), int(launch.rpartition(".")[2]))
     dataclasses.replace(record, launch=launch, restored=restored).write(artifact)
     return True
 
@@ -206,7 +216,7 @@ def _lock_path(artifact: Artifact) -> Path:
     return artifact.launch / "lock"
 
 
-def _write(path: Path, value: JobRecord | Outcome) -> None:
+def _write(path: Path, value: JobRecord | ArmOutcome) -> None:
     write_whole(path, (json.dumps(dataclasses.asdict(value), indent=1) + "\n").encode())
 
 
@@ -216,3 +226,45 @@ def _read(path: Path, kind: type[T]) -> T | None:
         return decode(kind, json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, PlanError):
         return None
+
+
+def missing(artifact: Artifact, world: int) -> list[int]:
+    """Ranks without a fingerprint file; one look into the folder, however many ranks."""
+    try:
+        names = {entry.name for entry in artifact.folder.iterdir()}
+    except OSError:
+        names = set()
+    return [rank for rank in range(world) if artifact.fingerprint(rank).name not in names]
+
+
+def clear(artifact: Artifact) -> None:
+    """Leaves nothing of a start that computed nothing yet, but its logs."""
+    for path in (*artifact.folder.glob("rank-*.fp"), artifact.progress):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(artifact.checkpoints, ignore_errors=True)
+
+
+def set_aside(artifact: Artifact) -> Path | None:
+    """Moves what a start left to `superseded/ARM`, beside `arms`, where the latest one of each arm is kept. The plan
+    and the `launch` folder stay. None where there was nothing."""
+    if not (left := _left(artifact)):
+        return None
+    aside = superseded(artifact)
+    aside.mkdir(parents=True)
+    for path in left:
+        path.rename(aside / path.name)
+    shutil.copyfile(artifact.plan, aside / artifact.plan.name)
+    return aside
+
+
+def superseded(artifact: Artifact) -> Path:
+    """Where an artifact that must make way goes; nothing is there."""
+    home, name = artifact.folder.parent, artifact.folder.name
+    aside = home.parent / "superseded" / (name if home.name == "arms" else f"{home.name}-{name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    return aside
+
+
+def _left(artifact: Artifact) -> list[Path]:
+    return [path for path in artifact.folder.iterdir() if path not in (artifact.plan, artifact.launch)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Progress:
+class Reached:
     """step: done; first - 1 before the first. left: estimated seconds to the last step; None: no step is done."""
 
     step: int
@@ -15,7 +15,7 @@ class Progress:
     left: float | None
 
 
-def read(path: Path) -> Progress | None:
+def read(path: Path) -> Reached | None:
     """None before rank 0 has written."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -30,10 +30,10 @@ def read(path: Path) -> Progress | None:
         return None
     (start, _, began), (step, last, ended) = rows[0], rows[-1]
     left = (ended - began) / (step - start) * (last - step) if step > start else None
-    return Progress(step, last, left)
+    return Reached(step, last, left)
 
 
-def describe(arm: str, ranks: int, progress: Progress | None, seconds: float) -> str:
+def describe(arm: str, ranks: int, progress: Reached | None, seconds: float) -> str:
     """One line: arm, step, elapsed, time left. seconds: since the arm was submitted, or re-attached."""
     if progress is None:
         return f"arm {arm}: starting {ranks} rank{'s' if ranks > 1 else ''}, {clock(seconds)}"

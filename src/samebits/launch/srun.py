@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from samebits.fingerprint.paths import Artifact
-from samebits.launch import environment, rank_command, varying
+from samebits.launch import rank_command
 from samebits.recipe.image import Image
 from samebits.spec.plan import Plan
 
@@ -55,10 +55,11 @@ class Meeting:
 
 def ranks(stage: Stage, artifact: Artifact, plan: Plan, meeting: Meeting) -> list[str]:
     """The command line that runs all ranks of an arm and ends when the last one has."""
-    each = stage.ranks_per_node if rank_command.by_node(plan.recipe) else 1
+    backwards = rank_command.nodes_reversed(plan, stage.nodes)
+    each = stage.ranks_per_node if rank_command.one_process_per_node(plan.recipe) else 1
     variables = [f"{name}={value}" for name, value in inside(stage, artifact, plan, meeting).items()]
     return [
-        *tasks(stage, stage.ranks_per_node // each, ranks=each, backwards=varying.nodes_reversed(plan, stage.nodes)),
+        *tasks(stage, stage.ranks_per_node // each, ranks=each, backwards=backwards),
         # A rank that ends early is the launcher's business: it leaves the others time to say what they saw.
         "--kill-on-bad-exit=0",
         "--wait=0",
@@ -69,9 +70,9 @@ def ranks(stage: Stage, artifact: Artifact, plan: Plan, meeting: Meeting) -> lis
         # Of a prologue or an image; ours follow from Slurm's own.
         *("-u", "RANK", "-u", "LOCAL_RANK"),
         # Of an image or a site: settings whose cost is measured by leaving them off.
-        *(word for name in environment.left_off(plan) for word in ("-u", name)),
+        *(word for name in rank_command.removed_variables(plan) for word in ("-u", name)),
         *variables,
-        *varying.entered(plan, artifact.folder, stage.python),
+        *rank_command.perturbation(plan, artifact.folder, stage.python),
         *stage.command,
         str(artifact.folder),
     ]
@@ -85,7 +86,7 @@ def image_check(stage: Stage, python: str, image: Image) -> list[str]:
 
 def tasks(stage: Stage, each: int, *, ranks: int = 1, backwards: bool = False) -> list[str]:
     """srun of so many tasks on every node of the job. ranks: that one task starts. backwards: nodes in the order of the
-    host file (see varying)."""
+    host file (see `rank_command`)."""
     return [
         "srun",
         f"--nodes={stage.nodes}",
@@ -103,12 +104,12 @@ def inside(stage: Stage, artifact: Artifact, plan: Plan, meeting: Meeting) -> di
     """Variables of every rank, set inside the image, over whatever the image or an engine sets. RANK and LOCAL_RANK
     follow from Slurm's own (samebits.worker.rendezvous)."""
     own = {
-        **environment.of_plan(plan),
+        **rank_command.rank_environment(plan),
         "WORLD_SIZE": str(stage.world),
         "LOCAL_WORLD_SIZE": str(stage.ranks_per_node),
         "MASTER_ADDR": meeting.address,
         "MASTER_PORT": str(meeting.port),
-        "PYTHONPATH": os.pathsep.join(filter(None, (code(artifact), stage.path))),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(artifact.launch / "code"), stage.path))),
         # Thousands of ranks share the folder of their sources.
         "PYTHONDONTWRITEBYTECODE": "1",
         "SAMEBITS_LAUNCH": meeting.launch,
@@ -118,8 +119,3 @@ def inside(stage: Stage, artifact: Artifact, plan: Plan, meeting: Meeting) -> di
     if stage.image is not None:
         own["SAMEBITS_IMAGE"] = stage.image.digest
     return own
-
-
-def code(artifact: Artifact) -> str:
-    """Folder of the sources that its ranks run."""
-    return str(artifact.launch / "code")

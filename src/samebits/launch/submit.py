@@ -1,6 +1,14 @@
-"""Submitting jobs, finding them again. The only module that knows submitit.
+"""Submit jobs through submitit; the only module that knows it.
 
-A job outlives whoever submitted it: a restarted pipeline finds it by what lies in the artifact's `launch` folder.
+An executor submits jobs, and finds a live one again: a job outlives whoever submitted it, and a restarted pipeline
+finds it by what lies in the artifact's `launch` folder.
+
+Private parts of submitit that are used here, for want of public ones:
+- `SlurmExecutor._make_submission_file_text` and `_submitit_command_str`, to show the script without submitting it;
+- `SlurmExecutor._get_job_id_from_submission_command`, overridden: it takes the first words `job N` of whatever sbatch
+  prints for the id, a greeting's too;
+- the name of the module `submitit.local._local`, to recognize a local job's controller among the processes of this
+  machine, and the names of a job's files, to find them without a handle of the job.
 """
 
 from __future__ import annotations
@@ -13,6 +21,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,16 +29,35 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from samebits.fingerprint.paths import Artifact
-from samebits.launch import code
 from samebits.launch.console import Echo
 from samebits.launch.job_state import JobRecord, LaunchError
-from samebits.launch.local import LocalJob
-from samebits.launch.start import SPARE_MINUTES, Request
-from samebits.launch.supervise import run_arms
 from samebits.spec.plan import Plan
-from samebits.spec.sections import CommandRecipe
 
+SPARE_MINUTES = 5
+"""A job ends its ranks when their time is over and says so; only so much later would its scheduler."""
 _STEERING = ("SBATCH_", "SLURM_", "SRUN_", "SALLOC_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """One start of one arm. launch: its id, also in every rank's header (see `job_state`)."""
+
+    plan: Plan
+    artifact: Artifact
+    launch: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    """One job. starts: run one after the other; all of one recipe. inherited: environment that the ranks take over from
+    whoever starts them. command: starts one rank, the artifact's folder is appended; None: the executor's own. on:
+    nodes to run on; off: nodes to avoid; empty: any."""
+
+    starts: tuple[Start, ...]
+    inherited: Mapping[str, str] = field(default_factory=dict)
+    command: tuple[str, ...] | None = None
+    on: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
 
 
 class Job(Protocol):
@@ -40,81 +68,46 @@ class Job(Protocol):
 
     @property
     def name(self) -> str:
-        """As its scheduler shows it; empty where there is none."""
+        """Its name as its scheduler shows it; empty where there is none."""
 
     @property
     def way_to_end(self) -> str:
-        """A command for a person."""
+        """A command with which a person ends it."""
 
     @property
     def pause(self) -> float:
         """Seconds between two looks of whoever waits."""
 
+    @property
+    def lag(self) -> float:
+        """Seconds in which an outcome may still appear once the job has ended."""
+
     def running(self) -> bool: ...
 
     def waits(self, seconds: float) -> str:
-        """Why nothing of it runs yet; empty where something does. seconds: waited so far."""
+        """Say why nothing of it runs yet; empty where something does. seconds: waited so far."""
 
     def cancel(self) -> None:
-        """Returns when nothing of it is left."""
-
-    @property
-    def lag(self) -> float:
-        """Seconds in which an outcome may still appear once it has ended."""
+        """Return when nothing of it is left."""
 
     def last_words(self) -> str:
-        """For a person, where the job has ended and the arm's outcome was not written."""
+        """Say what became of a job that has ended, where the arm's outcome was not written."""
 
 
 class Executor(Protocol):
     """Where jobs run."""
 
     def check(self, plan: Plan, artifact: Artifact) -> None:
-        """Raises LaunchError, ClusterError or ImageError for an arm that cannot run here; before it is submitted."""
+        """Raise LaunchError, ClusterError or ImageError for an arm that cannot run here; before it is submitted."""
 
     def place(self, plan: Plan) -> str:
-        """Where it runs the plan's arm, in words; other words are another place. Raises ClusterError."""
+        """Say where it runs the plan's arm; other words are another place. Raises ClusterError."""
 
-    def submit(self, request: Request, echo: Echo) -> Job:
-        """The job has an id when this returns. Raises LaunchError where it is refused."""
+    def submit(self, request: JobRequest, echo: Echo) -> Job:
+        """Return a job that has an id. Raises LaunchError where it is refused."""
 
     def attach(self, artifact: Artifact, record: JobRecord) -> Job | None:
-        """The job of an earlier pipeline, if it is still alive."""
-
-
-class LocalExecutor:
-    """Jobs on this machine, through submitit's local executor."""
-
-    def check(self, plan: Plan, artifact: Artifact) -> None:
-        if container := plan.recipe.container:
-            raise LaunchError(
-                f"{plan.recipe.name}: container.image is {container.image}, which is entered on a cluster only; give "
-                "a cluster file (`--cluster profiles/slurm/cluster.yaml`), or leave the section container out"
-            )
-
-    def place(self, plan: Plan) -> str:
-        return "this machine"
-
-    def submit(self, request: Request, echo: Echo) -> LocalJob:
-        starts, home = request.starts, request.starts[0].artifact
-        executor = submitit.LocalExecutor(home.launch)
-        minutes = len(starts) * starts[0].plan.recipe.launch.time_minutes
-        executor.update_parameters(timeout_min=minutes + SPARE_MINUTES)
-        launched = [(str(start.artifact.folder), start.launch) for start in starts]
-        for start in starts if isinstance(starts[0].plan.recipe, CommandRecipe) else ():
-            # For an interpreter that has no samebits.
-            code.freeze(start.artifact.launch / "code")
-        arguments = (launched, dict(request.inherited), request.command)
-        with _blocked(signal.SIGINT, signal.SIGHUP), _silent(home.launch / "controller.log"):
-            submitted = executor.submit(run_arms, *arguments)
-        return LocalJob([start.artifact for start in starts], str(submitted.job_id), submitted)
-
-    def attach(self, artifact: Artifact, record: JobRecord) -> LocalJob | None:
-        if record.job is None:
-            return None
-        home = Artifact(artifact.folder.with_name(record.lead or artifact.folder.name))
-        job = LocalJob([home, artifact], record.job)
-        return job if job.running() else None
+        """Return the job of an earlier pipeline, if it is still alive."""
 
 
 class BatchError(RuntimeError):
@@ -122,8 +115,6 @@ class BatchError(RuntimeError):
 
 
 class _Slurm(submitit.SlurmExecutor):  # type: ignore[misc]
-    """submitit takes the first word `job N` for the id, a greeting's too."""
-
     @classmethod
     def affinity(cls) -> int:
         """Allow a script to be written where there is no Slurm: submitit asks for srun before it writes anything."""
@@ -138,27 +129,57 @@ class _Slurm(submitit.SlurmExecutor):  # type: ignore[misc]
         return found[1]
 
 
+def submit_local(folder: Path, minutes: int, function: Callable[..., None], *arguments: Any) -> Any:
+    """Start a process that calls the function and outlives this one; return submitit's handle.
+
+    folder: for the job's own files. minutes: after which it is ended.
+    """
+    executor = submitit.LocalExecutor(folder)
+    executor.update_parameters(timeout_min=minutes)
+    with _blocked(signal.SIGINT, signal.SIGHUP), _silent(folder / "controller.log"):
+        return executor.submit(function, *arguments)
+
+
+def is_local_controller(job: str, folder: Path) -> bool:
+    """Return whether the process `job` controls the local job of this folder; its id may by now be somebody else's."""
+    try:
+        words = Path(f"/proc/{job}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"submitit.local._local" in words and os.fsencode(folder) in words
+
+
+def job_log(folder: Path, job: str, kind: str) -> Path:
+    """Return the log of a job's own process. kind: `out` or `err`."""
+    return folder / f"{job}_0_log.{kind}"
+
+
 def batch_script(folder: Path, parameters: Mapping[str, Any]) -> str:
-    """The text that sbatch is given; needs no Slurm. folder: of the job's own files."""
+    """Return the text that sbatch is given; needs no Slurm. folder: for the job's own files."""
     executor = _slurm(folder, parameters)
     return str(executor._make_submission_file_text(executor._submitit_command_str, ""))
 
 
 def submit_batch(folder: Path, parameters: Mapping[str, Any], function: Callable[..., None], *arguments: Any) -> str:
-    """Id of a job whose batch step calls the function. Raises LaunchError where there is no Slurm, and BatchError."""
+    """Submit a job whose batch step calls the function; return its id.
+
+    Raises LaunchError where there is no Slurm, and BatchError.
+    """
     for command in ("sbatch", "srun"):
         if shutil.which(command) is None:
             raise LaunchError(f"`{command}` is not on PATH; start on a host that can submit to Slurm")
     executor = _slurm(folder, parameters)
     try:
-        with _blocked(signal.SIGINT, signal.SIGHUP), _plain(), _silent(folder / "controller.log"):
+        with _blocked(signal.SIGINT, signal.SIGHUP), _without_slurm_variables(), _silent(folder / "controller.log"):
             return str(executor.submit(function, *arguments).job_id)
     except (FailedJobError, FailedSubmissionError, OSError) as error:
-        raise BatchError(_words(str(error))) from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines if line.startswith("sbatch: ")]
+        raise BatchError("; ".join(said) or (lines[-1] if lines else "nothing")) from error
 
 
 def complete_batch(folder: Path, job: str) -> None:
-    """Gives a job what it is to run, where whoever submitted it died before that had the job's name."""
+    """Give a job what it is to run, where whoever submitted it died before that had the job's name."""
     wanted = folder / f"{job}_submitted.pkl"
     waiting = [path for path in folder.glob("*.pkl") if not path.name.endswith(("_submitted.pkl", "_result.pkl"))]
     if not wanted.exists() and len(waiting) == 1:
@@ -173,17 +194,12 @@ def _slurm(folder: Path, parameters: Mapping[str, Any]) -> Any:
     return executor
 
 
-def _words(text: str) -> str:
-    """What sbatch says, on one line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines if line.startswith("sbatch: ")]
-    return "; ".join(ours) or (lines[-1] if lines else "nothing")
-
-
 @contextlib.contextmanager
 def _blocked(*signals: signal.Signals) -> Iterator[None]:
-    """What is started inside never sees them, for good: the job is to outlive Ctrl-C in, and the end of, a terminal.
-    This process sees them when it leaves."""
+    """Block signals for good in what is started inside: the job is to outlive Ctrl-C, and the end of a terminal.
+
+    This process sees them when it leaves.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -192,8 +208,8 @@ def _blocked(*signals: signal.Signals) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _plain() -> Iterator[None]:
-    """Without variables that change what sbatch and srun do: those that somebody's shell holds, or a job around us."""
+def _without_slurm_variables() -> Iterator[None]:
+    """Hide variables that change what sbatch and srun do: those that somebody's shell holds, or a job around us."""
     taken = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(_STEERING)}
     if "SLURM_CONF" in taken:
         os.environ["SLURM_CONF"] = taken["SLURM_CONF"]
@@ -205,7 +221,7 @@ def _plain() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silent(log: Path) -> Iterator[None]:
-    """What is started inside reads nothing and writes to the log: it must not hold anybody's terminal or pipe open."""
+    """Let what is started inside read nothing and write to the log: it must hold nobody's terminal or pipe open."""
     kept = [os.dup(descriptor) for descriptor in range(3)]
     sys.stdout.flush()
     sys.stderr.flush()

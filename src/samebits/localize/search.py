@@ -25,11 +25,12 @@ from samebits.fingerprint.ranks import ranks_of, ranks_text
 from samebits.fingerprint.records import Kind
 from samebits.gates.evidence import Evidence
 from samebits.gates.gates import judge_gate, worst
-from samebits.launch.arm import run_arm
 from samebits.launch.console import Echo
 from samebits.launch.job_state import LaunchError
+from samebits.launch.local import LocalExecutor
+from samebits.launch.run_arms import run_arms
 from samebits.launch.slurm import SlurmExecutor
-from samebits.launch.submit import Executor, LocalExecutor
+from samebits.launch.submit import Executor
 from samebits.localize import finding as findings
 from samebits.localize.finding import Attempts, Subject
 from samebits.localize.locate import LocatedPair, Untraced, locate
@@ -260,7 +261,7 @@ class _Chase:
         plans = pair(*self._plans, self._kept, aim, number)
         self._first_step = max(plan.first_step for plan in plans)
         for plan, artifact in zip(plans, artifacts, strict=True):
-            outcome = run_arm(plan, artifact, echo=hunt.echo, executor=hunt.executor, command=hunt.command)
+            outcome = run_arms([(plan, artifact)], echo=hunt.echo, executor=hunt.executor, command=hunt.command)
             if not outcome.ok:
                 raise LaunchError(outcome.message)
             collect(artifact.folder)

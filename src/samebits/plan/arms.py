@@ -29,7 +29,7 @@ _SOFTWARE = ("torch", "numpy", "megatron-core", "transformer-engine")
 
 _STARTING = (
     "recipe/determinism.py",
-    *(f"launch/{name}.py" for name in ("environment", "srun", "varying", "container")),
+    *(f"launch/{name}.py" for name in ("rank_command", "srun", "container")),
 )
 """What decides how a rank is started."""
 

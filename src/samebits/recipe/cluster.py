@@ -15,7 +15,6 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from samebits.launch.container import Engine
 from samebits.recipe import typed
 from samebits.recipe import yaml as document
 from samebits.recipe.container_rules import reserved_options
@@ -24,6 +23,8 @@ from samebits.spec.sections import Recipe
 from samebits.spec.strict import Count, Positive, Section
 from samebits.spec.surroundings import Slurm
 
+Engine = Literal["none", "pyxis", "apptainer", "charliecloud", "podman"]
+"""What brings a command into an image."""
 _LONGEST_POLL = 600
 EXAMPLE = "profiles/slurm/cluster.yaml"
 

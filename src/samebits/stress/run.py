@@ -16,11 +16,11 @@ from samebits.compare.results import Comparison
 from samebits.fingerprint import conditions
 from samebits.fingerprint.manifest import read_manifest
 from samebits.fingerprint.paths import Artifact, ArtifactError
-from samebits.launch.arm import run_arm
 from samebits.launch.console import Echo
-from samebits.launch.job_state import LaunchError, Outcome
+from samebits.launch.job_state import ArmOutcome, LaunchError
+from samebits.launch.rank_command import STRESS
+from samebits.launch.run_arms import run_arms
 from samebits.launch.submit import Executor
-from samebits.launch.varying import STRESS
 from samebits.plan import arms
 from samebits.recipe import load
 from samebits.recipe.load import RecipeError
@@ -36,7 +36,7 @@ from samebits.stress.results import STRESS_FORMAT, Stress, StressRun, UndecidedE
 ALL = "stress-all"
 PLAIN = "plain"
 
-Run = Callable[[Plan, Artifact], Outcome]
+Run = Callable[[Plan, Artifact], ArmOutcome]
 
 
 def stressed(
@@ -60,8 +60,8 @@ def stressed(
     left = {name: why for name, why in judging.not_applicable(loaded).items() if name in set(map(str, wanted))}
     plan = _planted(arms.plan(loaded, arms.REFERENCE, results), fault)
 
-    def run(plan: Plan, artifact: Artifact) -> Outcome:
-        return run_arm(plan, artifact, echo=echo, executor=executor, command=command)
+    def run(plan: Plan, artifact: Artifact) -> ArmOutcome:
+        return run_arms([(plan, artifact)], echo=echo, executor=executor, command=command)
 
     laboratory = _Laboratory(plan, results, echo, run)
     return laboratory.stress(tuple(name for name in wanted if name not in left), left)

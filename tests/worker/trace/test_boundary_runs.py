@@ -22,7 +22,7 @@ from samebits.compare.compare import compare
 from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.reader import FingerprintFile, read
 from samebits.fingerprint.records import Flag, Kind, Moment
-from samebits.launch.arm import run_arm
+from samebits.launch.run_arms import run_arms
 from samebits.plan import arms
 from samebits.spec.sections import Recipe
 
@@ -47,7 +47,7 @@ def run(recipe: Recipe, arm: str, results: Path) -> Artifact:
     plan = arms.plan(recipe, arm, results)
     artifact = Artifact(arms.artifact_folder(results, recipe.name, arm))
     echo, said = launching.echo()
-    outcome = run_arm(plan, artifact, echo=echo)
+    outcome = run_arms([(plan, artifact)], echo=echo)
     assert outcome.ok, f"{outcome.message}\n{said.getvalue()}"
     collect(artifact.folder)
     return artifact

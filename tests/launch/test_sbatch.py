@@ -1,6 +1,6 @@
 """What sbatch and srun are given, word for word: golden files. A change of theirs is a change of what users run.
 
-UPDATE_GOLDEN=1 pytest tests/launch/test_script.py
+UPDATE_GOLDEN=1 pytest tests/launch/test_sbatch.py
 """
 
 from __future__ import annotations
