@@ -1,4 +1,4 @@
-"""What is named as the cause of a traced difference, and what must not be.
+"""Rules that name the cause of a traced difference, and refuse to name what cannot be it.
 
 The first record of a rank that differs is where its bits part. It is named, unless it cannot have done it: then the
 call around it is, or nothing is and a suspect is told (what upstream calls one hop later: a view, a copy or a sum of
@@ -20,9 +20,12 @@ from samebits.fingerprint.records import OVERWRITTEN, Kind, Site
 
 @dataclass(frozen=True)
 class Named:
-    """site: what is named; None: nothing can be. occurrence: which one. row: where it stands, in the arm that `only`
-    names, else in the reference. only: the arm that alone has it. why: half a sentence. refused: what was not named
-    though it differs first, and why; or empty. suspect: what may have done it where nothing is named."""
+    """What is named on one rank.
+
+    site: of the record that is blamed; None: nothing can be. occurrence: which one. row: where it stands, in the arm
+    that `only` names, else in the reference. only: the arm that alone has it. why: half a sentence. refused: what was
+    not named though it differs first, and why; or empty. suspect: what may have done it where nothing is named.
+    """
 
     symptom: Symptom
     why: str
@@ -51,13 +54,16 @@ class _Case:
 
 
 def name(trail: Trail, item: Item, link: Link) -> Named:
-    """item: the first that differs on a rank, of a traced kind. The first rule that fits decides."""
+    """Name the cause of a rank's first difference. The first rule that fits decides.
+
+    item: of a traced kind.
+    """
     case = _Case(trail, item, link)
     return next(found for rule in _RULES if (found := rule(case)))
 
 
 def _call_around(case: _Case) -> Named | None:
-    """Inside a call with equal inputs other steps were taken: the call did it. Of calls inside each other, the
+    """Name the call around the item, where its inputs are equal and other steps were taken inside. Of nested calls, the
     outermost whose inputs are equal. Bytes that somebody else may have left before it began are no step of its own."""
     parted = case.item.lone or not case.item.same_form or case.item.same_input is False
     if not parted or case.site.kind is Kind.GIVEN:
@@ -74,12 +80,12 @@ def _call_around(case: _Case) -> Named | None:
 
 
 def _kept(call: str) -> str:
-    """What a function of autograd kept for its backward pass, beside tensors, is not looked at."""
+    """Return a caveat: what an autograd function kept for its backward pass, beside tensors, is not recorded."""
     return ", or what its forward pass kept" if call.endswith(".backward") else ""
 
 
 def _enclosing(case: _Case, call: str, scope: str) -> tuple[int, int] | None:
-    """(occurrence, row) of the record that the call left at its end, where its inputs are known to be equal."""
+    """Return (occurrence, row) of the record that a call left at its end, where its inputs are known to be equal."""
     before = sum(1 for site in case.trail.sites_before(case.item) if _is(site, call, scope))
     found = case.trail.nth(Kind.CALL, call, scope, before)
     return (before, found.reference) if found.reference is not None and found.same_input else None
@@ -100,7 +106,7 @@ def _control_flow(case: _Case) -> Named | None:
 
 
 def _shifted(case: _Case) -> Named | None:
-    """The next one of its kind in one arm is this one of the other: one was done that the other arm did not do."""
+    """Name a record that only one arm has: its next one of that kind equals this one of the other arm."""
     if case.item.same_input is not False or not (only := case.trail.surplus(case.item)):
         return None
     row = case.item.reference if only == "reference" else case.item.candidate
@@ -109,7 +115,7 @@ def _shifted(case: _Case) -> Named | None:
 
 
 def _other_inputs(case: _Case) -> Named | None:
-    """Every record before it is equal, so no seen tensor brought the difference."""
+    """Name an operation whose inputs differ: all records before it are equal, so no seen tensor brought it."""
     if case.item.same_input is not False:
         return None
     if case.site.kind is Kind.OP:
@@ -151,7 +157,7 @@ def _partial(case: _Case) -> Named | None:
 
 
 def _fixed(case: _Case) -> Named | None:
-    """Its bytes were changed while it ran, by something else."""
+    """Refuse an operation that cannot give two results: something else changed its bytes while it ran."""
     if case.site.kind is not Kind.OP or not op_traits.is_fixed(case.site.name):
         return None
     able = (site for site in case.trail.sites_before(case.item) if not _cannot(site))

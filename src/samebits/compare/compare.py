@@ -88,7 +88,7 @@ def compare_arms(reference: Arm, candidate: Arm, excuses: Excuses) -> Comparison
 
 @dataclass(frozen=True, kw_only=True)
 class _Examined:
-    """problems: too little or doubtful evidence. sick: values that are not finite."""
+    """What an examination found. problems: too little or doubtful evidence. sick: values that are not finite."""
 
     deviations: tuple[Deviation, ...] = ()
     problems: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ class _Examined:
 
     @property
     def verdict(self) -> Verdict:
-        """Deviations come first: arms that are not comparable prove nothing, equal or not."""
+        """The verdict. Deviations come first: arms that are not comparable prove nothing, equal or not."""
         if self.deviations:
             return "invalid"
         if self.divergence or self.sick:

@@ -1,4 +1,4 @@
-"""What keeps two arms from being comparable: other recipes, layouts or pins, settings asked for and not in force."""
+"""Finds deviations that keep two arms from being comparable: recipe, layout, pins, settings not in force."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WITHOUT_EFFECT = (
 
 
 def of_layout(reference: Manifest, candidate: Manifest) -> list[Deviation]:
-    """Digest algorithm and number of ranks. Where one deviates, records cannot be held against each other at all."""
+    """Compare digest algorithm and number of ranks. Where one deviates, records cannot be compared at all."""
     found = []
     if reference.digest != candidate.digest:
         found.append(_everywhere("digest", reference.digest, candidate.digest, candidate))
@@ -41,7 +41,7 @@ def of_layout(reference: Manifest, candidate: Manifest) -> list[Deviation]:
 
 
 def of_recipes(reference: Recipe, candidate: Recipe, ranks: tuple[int, ...]) -> list[Deviation]:
-    """Entry by entry, of those that matter."""
+    """Compare two recipes entry by entry, except for entries WITHOUT_EFFECT."""
     ours, theirs = dict(entries(reference, WITHOUT_EFFECT)), dict(entries(candidate, WITHOUT_EFFECT))
     return [
         Deviation(f"recipe.{name}", ours.get(name, ABSENT), theirs.get(name, ABSENT), ranks)
@@ -51,7 +51,7 @@ def of_recipes(reference: Recipe, candidate: Recipe, ranks: tuple[int, ...]) -> 
 
 
 def of_plan(expected: Plan, observed: Plan, ranks: tuple[int, ...]) -> list[Deviation]:
-    """An arm that was run otherwise than the recipe in force asks for. The checkpoint's folder may have moved. A fault
+    """Compare an arm with what the recipe in force asks for. The checkpoint's folder may have moved. A fault
     planted where none was asked for is no deviation: the comparison fails on it, or proves nothing."""
     found = of_recipes(expected.recipe, observed.recipe, ranks)
     for name, ours, theirs in zip(_ARM, _arm_entries(expected), _arm_entries(observed), strict=True):
@@ -80,7 +80,7 @@ def _arm_entries(plan: Plan) -> tuple[str, ...]:
 
 
 def of_surroundings(reference: Manifest, candidate: Manifest) -> list[Deviation]:
-    """Pins of each rank against the other arm's, and each rank's place in the layout."""
+    """Compare the pins of each rank and its place in the layout with the other arm's."""
     ours = {file.rank: file.pins for file in reference.ranks}
     theirs = {file.rank: file.pins for file in candidate.ranks}
     suspects = [rank for rank in ours.keys() & theirs.keys() if not _same_pins(ours[rank], theirs[rank])]
@@ -92,8 +92,8 @@ def of_surroundings(reference: Manifest, candidate: Manifest) -> list[Deviation]
 
 
 def of_promises(manifest: Manifest, declared: dict[str, str]) -> list[Deviation]:
-    """Within one arm: software declared and not observed, settings asked for and not in force, another image or other
-    numbers of nodes and ranks than asked for."""
+    """Check one arm against its own plan: software declared and not observed, settings asked for and not in force,
+    another image or other numbers of nodes and ranks than asked for."""
     observed = {file.rank: file.pins for file in manifest.ranks}
     found: dict[tuple[str, str, str], list[int]] = {}
     asked = _asked(manifest.plan)
@@ -107,7 +107,7 @@ def of_promises(manifest: Manifest, declared: dict[str, str]) -> list[Deviation]
 
 
 def _of_cluster(manifest: Manifest) -> list[Deviation]:
-    """Ranks that recorded no node stand on none, and so deviate."""
+    """Compare the numbers of nodes and ranks per node with the plan. A rank that recorded no node deviates."""
     if (cluster := manifest.plan.recipe.cluster) is None:
         return []
     placed: dict[str, list[int]] = {}
@@ -122,7 +122,7 @@ def _of_cluster(manifest: Manifest) -> list[Deviation]:
 
 
 def _crowded(placed: dict[str, list[int]], asked: int) -> Iterator[Deviation]:
-    """placed: node -> ranks. Nodes with too few ranks or too many, those with as many together."""
+    """Yield nodes with too few or too many ranks, those with equally many together. placed: node -> ranks."""
     wrong: dict[int, list[str]] = {}
     for node, ranks in placed.items():
         if len(ranks) != asked or not node:
@@ -134,7 +134,7 @@ def _crowded(placed: dict[str, list[int]], asked: int) -> Iterator[Deviation]:
 
 
 def of_capture(pairing: Pairing) -> list[Deviation]:
-    """Blocks that one arm recorded at another rung than the other."""
+    """Return the blocks that one arm recorded at another rung than the other, by pair of rungs."""
     ours, theirs = pairing.rungs
     cells = np.argwhere(~pairing.same_rung)
     found: dict[tuple[str, str], list[tuple[int, int]]] = {}
@@ -164,8 +164,10 @@ def _same_pins(ours: Pins, theirs: Pins) -> bool:
 
 
 def _asked(plan: Plan) -> list[tuple[str, str, str]]:
-    """(group of pins, name, value) that every rank must have in force. Of a fusion that a plan allows nothing is asked
-    where an installation may lack it."""
+    """Return (group of pins, name, value) that every rank must have in force.
+
+    Of a fusion that a plan allows nothing is asked where an installation may lack it.
+    """
     recipe, relaxed = plan.recipe, plan.relaxed
     wanted = determinism.environment(recipe.determinism, relaxed)
     unset = [name for name in determinism.environment(recipe.determinism) if name not in wanted]

@@ -1,4 +1,4 @@
-"""Across ranks: whether a difference that a rank meets in a collective or a message was made by another rank.
+"""Follows a difference across ranks: whether what a collective or message brought was made by another rank.
 
 Ranks share no clock. What they share is the order of the collectives of one group, the so many-th of one member being
 the so many-th of all, and the number that both sides give a message as they launch it.
@@ -20,7 +20,7 @@ _FUNCTIONAL = ("_c10d_functional.", "_c10d_functional_autograd.", "_dtensor.")
 
 
 class DifferenceSource(StrEnum):
-    """Where a rank's first difference comes from. OWN: from the rank. RECEIVED: from other ranks. SHARED: the
+    """Origin of a rank's first difference. OWN: the rank itself. RECEIVED: from other ranks. SHARED: the
     collective or message itself, whose inputs are equal on every member. FOUND: it was there, and nothing recorded
     made it: a hidden writer of this rank, or another rank through a reduction that is not seen (torch's DDP).
     UNSEEN: from ranks that were not traced."""
@@ -34,14 +34,14 @@ class DifferenceSource(StrEnum):
 
 @dataclass(frozen=True)
 class Link:
-    """ranks: it was received from, or which were not traced, or which took part."""
+    """Where a difference came from. ranks: those that sent it, that were not traced, or that took part, by source."""
 
     source: DifferenceSource
     ranks: frozenset[int] = frozenset()
 
 
 class Links:
-    """trails: of the ranks that differ in the block at `at`, by rank."""
+    """Traces differences of one pair of blocks, `at`. trails: by rank, of the ranks that differ there."""
 
     def __init__(self, pairing: Pairing, at: int, trails: Mapping[int, Trail]) -> None:
         self._pairing = pairing
@@ -49,7 +49,7 @@ class Links:
         self._trails = dict(trails)
 
     def of(self, rank: int, item: Item) -> Link:
-        """Of a rank's first difference."""
+        """Return where a rank's first difference came from."""
         kind = item.site.kind
         if kind is Kind.COLLECTIVE and self._came_in(item):
             return self._of_collective(rank, item)
@@ -59,7 +59,7 @@ class Links:
 
     @staticmethod
     def _came_in(item: Item) -> bool:
-        """Whether both arms had it, and what this rank put in is not known to differ."""
+        """Return whether both arms have it, and this rank's own input is not known to differ."""
         return not item.lone and item.same_input is not False
 
     def _of_collective(self, rank: int, item: Item) -> Link:
@@ -85,7 +85,7 @@ class Links:
         return Link(DifferenceSource.SHARED if sent.same_output else DifferenceSource.RECEIVED, frozenset({sender}))
 
     def _nth(self, rank: int, kind: Kind, name: str, scope: str, number: int) -> Beside | None:
-        """None where the rank did not record it."""
+        """Return another rank's record with this number; None where that rank did not record it."""
         if not self._sees(rank):
             return None
         found = self._trail(rank).nth(kind, name, scope, number)
@@ -102,7 +102,7 @@ class Links:
 
 
 def _made_here(item: Item) -> bool:
-    """Whether what differs was done by this rank, as far as its own record tells."""
+    """Return whether this rank itself did what differs, as far as its own record tells."""
     site = item.site
     if site.kind is Kind.GIVEN or (site.kind is Kind.OP and site.name.startswith(_FUNCTIONAL)):
         # A collective as an operation: what other ranks gave is no input of it here.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from samebits.compare.certify import Certified
@@ -20,7 +19,7 @@ _FIRST = ("lm loss", "grad-norm")
 
 @dataclass(frozen=True)
 class Point:
-    """value: exact. dtype: of the metric."""
+    """A metric at one step. value: exact. dtype: of the metric."""
 
     value: float
     dtype: str
@@ -30,8 +29,10 @@ Points = dict[int, Point]
 
 
 def curves(reference: Certified, candidate: Certified, divergence: Divergence | None) -> tuple[Curve, ...]:
-    """Of the rank where the arms part, else and besides of the last one, which logs in Megatron. Metrics that neither
-    has are left out; a file that cannot be read gives none."""
+    """Return the metrics of the rank at which the arms first differ, and of the last rank, which logs in Megatron.
+
+    Metrics that neither arm has are left out. A file that cannot be read gives no curves.
+    """
     ranks = dict.fromkeys([*(rank.rank for rank in divergence.ranks[:1])] if divergence else [])
     ranks.setdefault(len(candidate.manifest.ranks) - 1)
     ours: dict[str, Points] = {}
@@ -44,11 +45,9 @@ def curves(reference: Certified, candidate: Certified, divergence: Divergence | 
     except (ArtifactError, OSError):
         return ()
     arm = candidate.manifest.plan.arm
-    return tuple(_curve(name, ours[name], theirs[name], arm) for name in sorted(ours, key=_place))
-
-
-def _place(name: str) -> tuple[int, str]:
-    return _FIRST.index(name) if name in _FIRST else len(_FIRST), name
+    places = {name: place for place, name in enumerate(_FIRST)}
+    names = sorted(ours, key=lambda name: (places.get(name, len(places)), name))
+    return tuple(_curve(name, ours[name], theirs[name], arm) for name in names)
 
 
 def _curve(name: str, ours: Points, theirs: Points, arm: str) -> Curve:
@@ -65,25 +64,22 @@ def _curve(name: str, ours: Points, theirs: Points, arm: str) -> Curve:
 
 
 def _metrics(file: FingerprintFile) -> dict[str, Points]:
+    """Return each metric's values by step; of several in one step, the first."""
     found: dict[str, Points] = {}
-    for step, name, point in _points(file):
-        found.setdefault(name, {}).setdefault(step, point)
-    return found
-
-
-def _points(file: FingerprintFile) -> Iterator[tuple[int, str, Point]]:
     wanted = [site.kind is Kind.METRIC for site in file.sites]
     for block in (block for block in file.blocks if block.moment is Moment.STEP):
         for record in file.records(block):
             if wanted[record["site"]] and record["flags"] & Flag.VALUE:
                 value = struct.unpack("<d", struct.pack("<Q", int(record["output"][0])))[0]
-                yield block.step, file.sites[record["site"]].name, Point(value, file.forms[record["form"]].dtype)
+                point = Point(value, file.forms[record["form"]].dtype)
+                found.setdefault(file.sites[record["site"]].name, {}).setdefault(block.step, point)
+    return found
 
 
 def distance(reference: Point | None, candidate: Point | None) -> int | None:
-    """Representable values between the two, counted in their own dtype; −0.0 and 0.0 are one apart.
+    """Count the steps between two values along the representable values of their dtype; −0.0 and 0.0 are one apart.
 
-    None where a side is missing or not finite, or where the dtypes differ.
+    Returns None where a side is missing or not finite, or where the dtypes differ.
     """
     if reference is None or candidate is None or reference.dtype != candidate.dtype:
         return None
@@ -93,7 +89,10 @@ def distance(reference: Point | None, candidate: Point | None) -> int | None:
 
 
 def _ordinal(point: Point) -> int:
-    """Numbers the values of a dtype in their order. A whole number stands for itself."""
+    """Return a value's number in the order of all values of its dtype; a whole number stands for itself.
+
+    The bit patterns of floating-point numbers of one sign are already in order; those of negative ones are mirrored.
+    """
     pack, shift = _PATTERNS.get(point.dtype, ("", 0))
     if not pack:
         return int(point.value)

@@ -65,7 +65,7 @@ BLOCKS = pa.schema(
 
 @dataclass(frozen=True)
 class Exported:
-    """rows: of each file."""
+    """The two files that were written, with their numbers of rows."""
 
     records: Path
     blocks: Path
@@ -74,7 +74,7 @@ class Exported:
 
 
 def export(artifact: Artifact, folder: Path) -> Exported:
-    """Writes both files, each under another name until it is whole. Raises ArtifactError for a damaged artifact."""
+    """Write both files, each under another name until it is complete. Raises ArtifactError for a damaged artifact."""
     certified = certify(artifact)
     folder.mkdir(parents=True, exist_ok=True)
     records, blocks = folder / "records.parquet", folder / "blocks.parquet"
@@ -84,7 +84,7 @@ def export(artifact: Artifact, folder: Path) -> Exported:
 
 
 def write(path: Path, schema: Any, tables: Iterator[Any]) -> int:
-    """The tables as Parquet, a row group each. Returns the number of rows. Leaves nothing behind where it fails."""
+    """Write tables as Parquet, a row group each, and return the number of rows. A failure leaves no file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     rows = 0
     try:
@@ -99,7 +99,7 @@ def write(path: Path, schema: Any, tables: Iterator[Any]) -> int:
 
 
 def groups(tables: Iterator[Any]) -> Iterator[Any]:
-    """Small tables gathered into row groups."""
+    """Gather small tables into row groups."""
     waiting: list[Any] = []
     for table in tables:
         waiting.append(table)
@@ -132,7 +132,7 @@ class _Rank:
 
 
 def _utf8(text: str) -> str:
-    """Parquet holds no lone surrogates."""
+    """Escape lone surrogates, which Parquet cannot hold."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -164,7 +164,7 @@ def _record_table(rank: _Rank, block: Block) -> Any:
 
 
 def _hex(outputs: NDArray[np.uint64]) -> list[str]:
-    """32 digits each, in the order of the bytes."""
+    """Return each output digest as 32 hex digits, in the order of its bytes."""
     text = outputs.tobytes().hex()
     return [text[start : start + 32] for start in range(0, len(text), 32)]
 

@@ -1,4 +1,4 @@
-"""The nodes of an arm as a person reads them, and in what nodes differ from each other."""
+"""Lists of node names as text, and the pins in which nodes differ from each other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"(?P<prefix>[^.]*?)(?P<number>[0-9]+)(?P<suffix>[^0-9.]*(?:\
 
 @dataclass
 class _Run:
-    """Names that only count up: prefix, the number from low to high, suffix. Without a number low is empty."""
+    """A range of names that only count up: prefix, a number from low to high, suffix. Without a number low is empty."""
 
     prefix: str
     suffix: str
@@ -30,7 +30,7 @@ class _Run:
     count: int = 1
 
     def takes(self, after: _Run) -> bool:
-        """Whether `after` is the next name: as wide as counting makes it."""
+        """Return whether `after` is the next name, with the number of digits that counting up gives."""
         return bool(
             (self.prefix, self.suffix) == (after.prefix, after.suffix)
             and self.high
@@ -44,7 +44,7 @@ class _Run:
 
 
 def names_text(names: Iterable[str]) -> str:
-    """Names folded into ranges, as Slurm writes lists of nodes: `login, n[001-304,310]`. At most 12 ranges; an empty
+    """Fold names into ranges, as Slurm writes lists of nodes: `login, n[001-304,310]`. At most 12 ranges; an empty
     name is `unknown`."""
     runs = _runs(set(names))
     shown: dict[tuple[str, str], list[_Run]] = {}
@@ -62,8 +62,14 @@ def _folded(runs: list[_Run]) -> str:
 
 
 def _runs(names: set[str]) -> list[_Run]:
+    single = []
+    for name in names:
+        if parts := _NAME.fullmatch(name):
+            single.append(_Run(parts["prefix"], parts["suffix"], parts["number"], parts["number"]))
+        else:
+            single.append(_Run(name or UNKNOWN, "", "", ""))
     found: list[_Run] = []
-    for run in sorted(map(_single, names), key=lambda one: (one.prefix, one.suffix, int(one.low or -1), one.low)):
+    for run in sorted(single, key=lambda one: (one.prefix, one.suffix, int(one.low or -1), one.low)):
         if found and found[-1].takes(run):
             found[-1].high = run.high
             found[-1].count += 1
@@ -72,15 +78,8 @@ def _runs(names: set[str]) -> list[_Run]:
     return found
 
 
-def _single(name: str) -> _Run:
-    parts = _NAME.fullmatch(name)
-    if parts is None:
-        return _Run(name or UNKNOWN, "", "", "")
-    return _Run(parts["prefix"], parts["suffix"], parts["number"], parts["number"])
-
-
 def nodes(manifest: Manifest) -> set[str]:
-    """Names; an empty one where a rank recorded none."""
+    """Return the names of an arm's nodes; an empty one where a rank recorded none."""
     return {file.pins.node for file in manifest.ranks}
 
 
@@ -89,20 +88,20 @@ def nodes_text(manifest: Manifest) -> str:
 
 
 def jobs_text(manifest: Manifest) -> str:
-    """Empty where no scheduler was recorded."""
+    """Return the ids of an arm's jobs as text; empty where no scheduler was recorded."""
     jobs = {file.pins.job for file in manifest.ranks}
     return names_text(jobs) if jobs != {""} else ""
 
 
 def differences(manifests: Iterable[Manifest]) -> list[str]:
-    """One sentence per pin in which the nodes that all these arms ran on differ; the first few pins."""
+    """Return a sentence for each pin in which the nodes of these arms differ, of the first few pins."""
     told = list(_differences(manifests))
     left = len(told) - MOST_PINS
     return told[:MOST_PINS] + ([f"Nodes differ in {left} more pin{'s' * (left > 1)}."] if left > 0 else [])
 
 
 def _differences(manifests: Iterable[Manifest]) -> Iterator[str]:
-    """Where two ranks of one node differ already, their values stand together for it."""
+    """Yield a sentence for each pin. Where ranks of one node already differ, their values together stand for it."""
     for pin, observed in sorted(_observed(manifests).items()):
         groups: dict[str, list[str]] = {}
         for node, values in observed.items():
@@ -112,7 +111,7 @@ def _differences(manifests: Iterable[Manifest]) -> Iterator[str]:
 
 
 def _observed(manifests: Iterable[Manifest]) -> dict[str, dict[str, set[str]]]:
-    """pin -> node -> values, of ranks whose node is known."""
+    """Return pin -> node -> values, of ranks whose node is known."""
     found: dict[str, dict[str, set[str]]] = {}
     for file in (file for manifest in manifests for file in manifest.ranks if file.pins.node):
         for pin, value in _machine_pins(file.pins).items():
@@ -121,7 +120,7 @@ def _observed(manifests: Iterable[Manifest]) -> dict[str, dict[str, set[str]]]:
 
 
 def _machine_pins(pins: Pins) -> dict[str, str]:
-    """What belongs to the machine, not to the image that runs on it."""
+    """Return the pins that belong to the machine, not to the image that runs on it."""
     found = dict(pins.hardware)
     if "driver" in pins.software:
         found["driver"] = pins.software["driver"]
@@ -131,7 +130,7 @@ def _machine_pins(pins: Pins) -> dict[str, str]:
 
 
 def _told(pin: str, groups: dict[str, list[str]]) -> str:
-    """The values of most nodes first."""
+    """Return the sentence on one pin, values of most nodes first."""
     ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[0]))
     parts = [f"{value} on {names_text(names)}" for value, names in ordered[:MOST_VALUES]]
     if left := ordered[MOST_VALUES:]:

@@ -54,7 +54,8 @@ what multiplies and adds at once: a vectorised kernel and its scalar tail may ro
 
 
 def base(name: str) -> str | None:
-    """`add` of `aten.add_.Tensor`, of `aten._foreach_add.List` and of `aten.add.Tensor#1`; None: not of ATen."""
+    """Return `add` for `aten.add_.Tensor`, `aten._foreach_add.List` and `aten.add.Tensor#1`; None for what is
+    not of ATen."""
     found = _ATEN.fullmatch(name)
     if found is None:
         return None
@@ -67,10 +68,13 @@ def is_gemm(name: str) -> bool:
 
 
 def is_random(name: str) -> bool:
-    """Draws from a generator."""
+    """Return whether an operation draws from a random generator."""
     return base(name) in _RANDOM
 
 
 def is_fixed(name: str) -> bool:
-    """Moves elements, or computes each by one rounded operation: equal inputs cannot give two results."""
+    """Return whether equal inputs cannot give two results.
+
+    So it is where elements are only moved, or each is computed by one correctly rounded operation.
+    """
     return base(name) in _MOVES | _ROUNDED

@@ -48,7 +48,7 @@ reproduced`: pairs were run again and agreed. `not traced`: no pair was run, or 
 
 
 class Symptom(StrEnum):
-    """What kind of fault a divergence looks like."""
+    """The kind of fault that a divergence looks like."""
 
     DATA = "data"
     RNG = "RNG"
@@ -72,7 +72,10 @@ class RecordView:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordIdentity:
-    """What a record is of. occurrence: its number among those with the same other fields in its block, from 0."""
+    """The identity of a record in its block.
+
+    occurrence: its number among those with the same other fields in its block, from 0.
+    """
 
     phase: str
     kind: str
@@ -124,9 +127,12 @@ class RankGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Divergence:
-    """Where two arms part. ranks: the origins first; at most 64 ranks are spelled out, `groups` covers all. agreeing:
-    ranks without any difference. identical_before: records of the differing ranks, compared equal in blocks before each
-    rank's own first difference. differing_blocks: of all ranks. explanation: one sentence for a person."""
+    """The place where two arms first differ.
+
+    ranks: the origins first; at most 64 ranks are spelled out, `groups` covers all. agreeing: ranks without any
+    difference. identical_before: records of the differing ranks, compared equal in blocks before each rank's own
+    first difference. differing_blocks: of all ranks. explanation: one sentence for a person.
+    """
 
     moment: str
     step: int
@@ -151,7 +157,7 @@ class WaivedItem:
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What was compared. share: records fingerprinted / records there were (skipped ones lower it), 0..1.
+    """The extent of a comparison. share: records fingerprinted / records there were (skipped ones lower it), 0..1.
     full_blocks: rank-steps at the recipe's rung, of `blocks`."""
 
     ranks: int
@@ -204,7 +210,7 @@ class Vote:
 
 @dataclass(frozen=True, kw_only=True)
 class GateResult:
-    """gate: its name. explanation: one sentence. comparisons: the evidence."""
+    """The outcome of one gate. gate: its name. explanation: one sentence. comparisons: the evidence."""
 
     gate: str
     verdict: Verdict

@@ -1,4 +1,4 @@
-"""What a comparison covers, in numbers."""
+"""The scope of a comparison in numbers: ranks, steps, records, and where the arms ran."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from samebits.fingerprint.records import RUNGS, Moment
 
 
 def scope_of(pairing: Pairing) -> Scope | None:
-    """None where no block was compared. Records are counted on the candidate's side."""
+    """Return what was compared, counted on the candidate's side; None where no block was."""
     if not pairing.pairs or not pairing.same_rung.any():
         return None
     manifest = pairing.candidate.manifest
@@ -36,8 +36,8 @@ def scope_of(pairing: Pairing) -> Scope | None:
 
 
 def placement(reference: Manifest, candidate: Manifest) -> Placement:
-    """Where the candidate's ranks ran, seen from the reference."""
-    ours, theirs = _nodes(reference), _nodes(candidate)
+    """Classify where the candidate's ranks ran, seen from the reference."""
+    ours, theirs = ([file.pins.node for file in manifest.ranks] for manifest in (reference, candidate))
     if "" in ours or "" in theirs:
         return "unknown nodes"
     if ours == theirs:
@@ -50,7 +50,10 @@ def placement(reference: Manifest, candidate: Manifest) -> Placement:
 
 
 def renamed(reference: Manifest, candidate: Manifest) -> set[str]:
-    """The candidate's names of machines that the reference knows by other names, for boot id or GPU are the same."""
+    """Return the candidate's names of machines that the reference knows by other names.
+
+    A machine is recognized by its boot id or a GPU.
+    """
     known: dict[tuple[str, str], set[str]] = {}
     for file in reference.ranks:
         for mark in file.pins.machine:
@@ -63,20 +66,11 @@ def renamed(reference: Manifest, candidate: Manifest) -> set[str]:
 
 
 def allocation(reference: Manifest, candidate: Manifest) -> Allocation:
-    """Whether both arms ran in one allocation. A job of several parts gives its ranks several ids."""
-    ours, theirs = _jobs(reference), _jobs(candidate)
+    """Classify whether both arms ran in one allocation. The parts of a heterogeneous job have ids of their own."""
+    ours, theirs = ([file.pins.job for file in manifest.ranks] for manifest in (reference, candidate))
     if not any(ours) and not any(theirs):
         return "no scheduler"
     if ours == theirs and all(ours):
         return "one allocation"
     certain = all(ours) and all(theirs) and set(ours).isdisjoint(theirs)
     return "several allocations" if certain else "unknown allocations"
-
-
-def _nodes(manifest: Manifest) -> list[str]:
-    """By rank."""
-    return [file.pins.node for file in manifest.ranks]
-
-
-def _jobs(manifest: Manifest) -> list[str]:
-    return [file.pins.job for file in manifest.ranks]

@@ -1,4 +1,4 @@
-"""One rank's records of one block as they happened, in both arms: what stands before a difference, and beside it."""
+"""One rank's traced block in both arms, in order of execution: what stands before a difference, and beside it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Arm = Literal["reference", "candidate"]
 
 @dataclass(frozen=True)
 class Beside:
-    """One identity in both arms. None: not there."""
+    """One identity in both arms. reference, candidate: rows; None where it is not there."""
 
     reference: int | None
     candidate: int | None
@@ -28,6 +28,8 @@ class Beside:
 
 @dataclass(frozen=True)
 class Trail:
+    """The records of one block in order of execution."""
+
     block: BlockDifference
 
     @property
@@ -39,23 +41,23 @@ class Trail:
         return self.block.candidate
 
     def ordinal(self, item: Item) -> int:
-        """Which one it is of its kind, name and scope, whatever the phase."""
+        """Return its number among the records of its kind, name and scope, whatever their phase."""
         side, row = self.at(item)
         return sum(1 for other in _rows(side, _identity(item.site)) if other < row)
 
     def at(self, item: Item) -> tuple[Side, int]:
-        """Where it stands: in the reference, else in the candidate."""
+        """Return its side and row, in the reference where it is there, else in the candidate."""
         if item.reference is not None:
             return self.reference, item.reference
         return self.candidate, item.candidate or 0
 
     def number(self, item: Item) -> int:
-        """Of a message: its input digest, by which the other side has it, too."""
+        """Return a message's number, stored as its input digest, which sender and receiver share."""
         side, row = self.at(item)
         return int(side.records[row]["input"])
 
     def numbered(self, kind: Kind, name: str, scope: str, number: int) -> Beside | None:
-        """The message of this number; None where one of the arms has none."""
+        """Return the message of this number; None where one of the arms has none."""
         found = [
             next((row for row in _rows(side, (kind, name, scope)) if int(side.records[row]["input"]) == number), None)
             for side in (self.reference, self.candidate)
@@ -63,7 +65,7 @@ class Trail:
         return None if None in found else self.beside(*found)
 
     def nth(self, kind: Kind, name: str, scope: str, number: int) -> Beside:
-        """The so many-th record of this kind, name and scope."""
+        """Return the record with this number, from 0, among those of a kind, name and scope."""
         found = [
             next(_skip(_rows(side, (kind, name, scope)), number), None) for side in (self.reference, self.candidate)
         ]
@@ -81,22 +83,25 @@ class Trail:
         return Beside(row, other, bool(ours["input"] == theirs["input"]) if known else None, same, partial)
 
     def sites_before(self, item: Item) -> Iterator[Site]:
-        """Of the records that happened before, the nearest first; all are equal where the item is the first one."""
+        """Yield the sites of all records before an item, nearest first; they are equal where the item differs first."""
         side, row = self.at(item)
         for number in range(row - 1, -1, -1):
             yield side.site(number)
 
     def inputs_at(self, arm: Arm | None, row: int) -> int | None:
-        """Tensors that the input digest of this record is of; None: not known."""
+        """Return how many tensors the input digest of a record covers; None: not known."""
         flags = int(self.side(arm).records[row]["flags"])
         return inputs_of(flags) if flags & Flag.INPUT else None
 
     def side(self, arm: Arm | None) -> Side:
-        """The reference, where none is named."""
+        """Return an arm's block, the reference's where none is named."""
         return self.candidate if arm == "candidate" else self.reference
 
     def surplus(self, item: Item) -> Arm | None:
-        """The arm whose next record of this kind, name and scope is what this one is in the other arm."""
+        """Return the arm that has one record more of this kind, name and scope, inserted at this item.
+
+        That is the arm whose next such record equals the other arm's record at this place.
+        """
         sides = (self.reference, item.reference), (self.candidate, item.candidate)
         arms: tuple[Arm, Arm] = ("reference", "candidate")
         rows = [list(_rows(side, _identity(item.site))) for side, _ in sides]
@@ -111,7 +116,7 @@ class Trail:
         return None
 
     def alike(self, site: Site) -> Iterator[tuple[int, bool]]:
-        """(row, whether the output differs) of records of this kind and name, in any scope, with equal inputs."""
+        """Yield (row, whether the output differs) of records of this kind and name, in any scope, with equal inputs."""
         differing = {item.reference: item for item in self.block.items if item.reference is not None}
         name = site.name.partition("#")[0]
         kin = [
@@ -125,13 +130,13 @@ class Trail:
                 yield row, item is not None
 
     def is_partial(self, item: Item) -> bool:
-        """Whether an input was too large to be read."""
+        """Return whether an input was too large to be read."""
         side, row = self.at(item)
         return bool(side.records[row]["flags"] & Flag.PARTIAL)
 
 
 def _equal(side: Side, row: int, other: Side, there: int) -> bool:
-    """Two records of one site, whatever their occurrences."""
+    """Return whether two records of one site are equal, whatever their occurrences."""
     ours, theirs = side.records[row], other.records[there]
     same = all(np.array_equal(ours[name], theirs[name]) for name in ("flags", "input", "output"))
     return same and side.form(row) == other.form(there)

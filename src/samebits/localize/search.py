@@ -55,7 +55,10 @@ _AXES = ("tensor", "pipeline", "data", "context")
 
 @dataclass(frozen=True, kw_only=True)
 class LocalizeOptions:
-    """work: folder that gets the pairs and the finding; None: beside the candidate's. command: starts one rank."""
+    """Options of `samebits localize`.
+
+    work: folder that gets the pairs and the finding; None: beside the candidate's. command: starts one rank.
+    """
 
     tries: int = TRIES
     cluster: Path | None = None
