@@ -60,28 +60,10 @@ def test_a_python_exception_is_the_headline_and_peers_are_not_blamed(tmp_path: P
     assert "rank 1" in first
 
 
-def test_a_rank_that_ends_well_without_its_file_is_a_failure(tmp_path: Path) -> None:
-    outcome = run(launching.prepared(tmp_path, launching.plan()), "silent")
-    assert not outcome.ok
-    assert "rank 0" in outcome.message
-    assert "left no rank-00000.fp" in outcome.message
-
-
 def test_a_port_lost_here_is_tried_again_with_another(tmp_path: Path) -> None:
     artifact = launching.prepared(tmp_path, launching.plan())
     assert run(artifact, "port").ok
     assert len(launching.starts(artifact)) == 4
-
-
-def test_the_time_limit_ends_all_ranks_and_says_how_far_they_came(tmp_path: Path) -> None:
-    wanted = launching.plan()
-    artifact = launching.prepared(tmp_path, wanted)
-    text = artifact.plan.read_text().replace('"time_minutes": 10', '"time_minutes": 0')
-    artifact.plan.write_text(text)
-    outcome = run(artifact, "hang")
-    assert "not finished after 0 minutes (launch.time_minutes)" in outcome.message
-    assert "Last recorded: ranks 0-1 no step" in outcome.message
-    assert not any(launching.alive(pid) for _, pid, _ in launching.starts(artifact))
 
 
 def test_ranks_die_with_the_process_that_started_them(tmp_path: Path) -> None:
@@ -111,13 +93,6 @@ def test_sigterm_cancels_the_arm_and_says_so(tmp_path: Path) -> None:
     outcome = job_state.read_outcome(artifact)
     assert outcome is not None
     assert "was cancelled (SIGTERM)" in outcome.message
-
-
-def test_a_start_that_was_given_up_runs_nothing(tmp_path: Path) -> None:
-    artifact = launching.prepared(tmp_path, launching.plan())
-    assert launching.start_ranks(artifact, "ok", launch="another").wait(timeout=60) == 0
-    assert job_state.read_outcome(artifact) is None
-    assert launching.starts(artifact) == []
 
 
 def test_a_second_runner_of_the_same_start_runs_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where a long verb speaks: finished lines, and one line that changes while work goes on."""
+"""Output of a long verb: finished lines, and one line that changes while work goes on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVERY_SECONDS = 10.0
 
 
 class Echo:
-    """stream: for example sys.stderr. log: a file that gets every line too, made new."""
+    """Lines for a person. stream: for example sys.stderr. log: a file that gets every line too, made new."""
 
     def __init__(self, stream: IO[str], log: Path | None = None) -> None:
         self._stream = stream
@@ -26,13 +26,13 @@ class Echo:
             log.write_text("", encoding="utf-8")
 
     def line(self, text: str) -> None:
-        """A line that stays."""
+        """Write a line that stays."""
         self._clear()
         self._say(f"{text}\n")
         self._note(text)
 
     def update(self, text: str) -> None:
-        """The line that changes: redrawn on a terminal, elsewhere written now and then."""
+        """Write the line that changes: redrawn on a terminal, elsewhere written now and then."""
         due = time.monotonic() - self._last >= EVERY_SECONDS
         if self._redraws and text != self._drawn:
             self._clear()

@@ -26,7 +26,7 @@ _SQUASHFS = (".sqfs", ".sqsh", ".squashfs")
 
 @dataclass(frozen=True)
 class Mount:
-    """path: absolute, the same inside and outside."""
+    """A folder that ranks see inside the image. path: absolute, the same inside and outside."""
 
     path: Path
     writable: bool
@@ -34,8 +34,8 @@ class Mount:
 
 @dataclass(frozen=True)
 class Entry:
-    """srun: further options of srun. command: what stands before the command that runs inside. environment: what the
-    engine needs outside, to be set where it is not set yet."""
+    """How an image is entered. srun: further options of srun. command: what stands before the command that runs inside.
+    environment: what the engine needs outside, to be set where it is not set yet."""
 
     srun: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """mounts: outer ones first, so that none hides another."""
+    """Parameters of an engine's adapter. mounts: outer ones first, so that none hides another."""
 
     image: Image
     mounts: tuple[Mount, ...]
@@ -55,7 +55,7 @@ class _Wanted:
 def enter(
     engine: Engine, image: Image | None, mounts: Sequence[Mount], *, gpus: bool, python: str = "python3"
 ) -> Entry:
-    """Nothing where the recipe has no image, whatever the engine: its ranks run on the bare node.
+    """Return how a rank enters the image; an empty entry without one: the rank runs on the bare node.
 
     python: the interpreter inside. Raises ImageError where the engine cannot run this image, or mount these paths.
     """
@@ -70,7 +70,7 @@ def enter(
 
 
 def _mountable(mount: Mount) -> Mount:
-    """Engines part the words of a mount at colons and commas, and enroot's table of mounts at spaces."""
+    """Return a mount that no engine takes apart: they do at colons and commas, enroot's table at spaces."""
     path = str(mount.path)
     if not mount.path.is_absolute() or any(letter in ":,\\" or letter.isspace() for letter in path):
         rule = "must be an absolute path without colon, comma, backslash and white space, which engines cannot mount"
@@ -79,8 +79,9 @@ def _mountable(mount: Mount) -> Mount:
 
 
 def _pyxis(wanted: _Wanted) -> Entry:
-    """srun's plug-in enters the namespaces and executes the command in its own process: signals and exit status are
-    the rank's. Driver libraries come in where NVIDIA_VISIBLE_DEVICES is set, by the image or outside."""
+    """Enter by pyxis: srun's plug-in enters the namespaces and executes the command in its own process: signals and
+    exit status are the rank's. Driver libraries come in where NVIDIA_VISIBLE_DEVICES is set, by the image or
+    outside."""
     options = [
         f"--container-image={_enroot_name(wanted.image)}",
         "--container-workdir=/",
@@ -101,7 +102,7 @@ def _pyxis(wanted: _Wanted) -> Entry:
 
 
 def _enroot_name(image: Image) -> str:
-    """HOST#REPOSITORY:sha256:HEX, the one way to write a digest that enroot 3.0.1 to 4.1 understand.
+    """Return HOST#REPOSITORY:sha256:HEX, the one way to write a digest that enroot 3.0.1 to 4.1 understand.
 
     `@sha256:` is new in enroot 4; enroot 3 takes what stands before it for a user and imports `sha256` of Docker Hub.
     """
@@ -112,8 +113,9 @@ def _enroot_name(image: Image) -> str:
 
 
 def _apptainer(wanted: _Wanted) -> Entry:
-    """Its starter passes signals on to the command where no terminal is attached, and ends as the command ended. Slurm
-    signals both, so that a rank may see a signal twice. Not --cleanenv: Slurm's variables come from outside."""
+    """Enter by apptainer: its starter passes signals on to the command where no terminal is attached, and ends as the
+    command ended. Slurm signals both, so that a rank may see a signal twice. Not --cleanenv: Slurm's variables come
+    from outside."""
     command = ["apptainer", "exec", *(["--nv"] if wanted.gpus else [])]
     # `--no-home` alone mounts the home after all where the working directory is in it.
     command += ["--no-mount", "home,cwd", "--pwd", "/"]
@@ -140,12 +142,12 @@ sys.exit(code if code >= 0 else 128 - code)
 
 
 def _charliecloud(wanted: _Wanted) -> Entry:
-    """ch-run of a SquashFS file (measured with 0.31).
+    """Enter by Charliecloud: ch-run of a SquashFS file (measured with 0.31).
 
     It stays as the file system's server, so that what happens to it happens to the rank. On SIGTERM it unmounts and
-    ends with status 0, which would look like success; SIGUSR1 kills it; a rank killed by a signal gives status 1.
-    Hence signals are blocked in it, with GNU env (coreutils 8.31), and unblocked for the rank alone, by a small parent
-    inside that turns a signal into status 128 + N. A signal must go to the whole step, as Slurm's do.
+    ends with status 0, which would look like success; SIGUSR1 kills it; a rank killed by a signal gives status 1. Hence
+    signals are blocked in it, with GNU env (coreutils 8.31), and unblocked for the rank alone, by a small parent inside
+    that turns a signal into status 128 + N. A signal must go to the whole step, as Slurm's do.
 
     Each rank has a mount of its own in a mount namespace of its own, so that all can use ch-run's one default mount
     point, below /var/tmp. Not --join: with it one rank's end takes the image from the others.
@@ -162,7 +164,7 @@ def _charliecloud(wanted: _Wanted) -> Entry:
 
 
 def _person() -> dict[str, str]:
-    """ch-run refuses to start without USER; it names its folder below /var/tmp."""
+    """Return variables without which ch-run refuses to start: USER; it names its folder below /var/tmp."""
     try:
         own = pwd.getpwuid(os.getuid())
     except KeyError:
@@ -171,8 +173,8 @@ def _person() -> dict[str, str]:
 
 
 def _podman(wanted: _Wanted) -> Entry:
-    """Rootless, with crun. podman passes signals on and ends with the command's status; where Slurm tracks processes
-    by cgroup, the rank has each signal from Slurm as well."""
+    """Enter by podman, rootless, with crun. podman passes signals on and ends with the command's status; where Slurm
+    tracks processes by cgroup, the rank has each signal from Slurm as well."""
     if wanted.image.file is not None:
         rule = "must be a registry's image with engine podman, which cannot run an image file"
         raise _refusal(wanted.image, rule, "push it to a registry, or set another engine in the cluster file")
@@ -197,7 +199,7 @@ _ADAPTERS: dict[Engine, Callable[[_Wanted], Entry]] = {
 
 
 def _file(image: Image, file: Path | None, engine: Engine) -> Path:
-    """The image's file, which must be SquashFS."""
+    """Return the image's file, which must be SquashFS."""
     if file is not None and file.suffix in _SQUASHFS:
         return file
     make = {
@@ -213,7 +215,7 @@ def _full_name(image: Image) -> str:
 
 
 def _place(image: Image) -> tuple[str, str]:
-    """(host, repository), as Docker fills in what a name leaves out."""
+    """Return (host, repository), as Docker fills in what a name leaves out."""
     first, slash, rest = image.name.partition("/")
     if slash and (first == "localhost" or "." in first or ":" in first):
         return ("docker.io" if first == "index.docker.io" else first), rest

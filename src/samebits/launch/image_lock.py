@@ -42,8 +42,10 @@ _UNCHECKED = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Locked(Section):
-    """source: a file, from the folder that samebits is run in, or a registry reference, as it was given. locked: the
-    day."""
+    """An entry of a lock file.
+
+    source: a file, from the folder that samebits is run in, or a registry reference, as it was given. locked: the day.
+    """
 
     digest: str
     source: str
@@ -59,7 +61,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class ImageCheck:
-    """Of one image of a lock file. note: why, where it is not ok."""
+    """The state of one image of a lock file. note: why, where it is not ok."""
 
     name: str
     status: Status
@@ -74,7 +76,7 @@ class ToolError(RuntimeError):
 
 
 def lock(source: str, path: Path, name: str | None = None) -> str:
-    """Writes the digest of `source` into the lock file `path`; the lines for a recipe.
+    """Write the digest of `source` into the lock file `path`; return the lines for a recipe.
 
     name: of a file, as recipes are to write it; its last part where absent. Raises ImageError.
     """
@@ -112,7 +114,7 @@ def _locked_reference(source: str, name: str | None) -> tuple[str, str]:
 
 
 def verify(names: Sequence[str], path: Path) -> list[ImageCheck]:
-    """Reads every file of the lock again and asks for every reference by its digest; all where `names` is empty.
+    """Read every file of the lock again and ask for every reference by its digest; all where `names` is empty.
 
     Raises ImageError.
     """
@@ -124,14 +126,14 @@ def verify(names: Sequence[str], path: Path) -> list[ImageCheck]:
 
 
 def show(names: Sequence[str], path: Path) -> int:
-    """Prints what `verify` finds; the exit status. Raises ImageError."""
+    """Print what `verify` finds; return the exit status. Raises ImageError."""
     findings = verify(names, path)
     print("\n".join(map(str, findings)) or f"{path}: no images")
     return exit_status(findings)
 
 
 def exit_status(findings: Sequence[ImageCheck]) -> int:
-    """0: all are what they were; 2: one is not; 4: one could not be checked."""
+    """Return 0 where all are what they were, 2 where one is not, 4 where one could not be checked."""
     found = {finding.status for finding in findings}
     if found & {Status.DIFFERS, Status.MISSING}:
         return _BAD_INPUT
@@ -139,7 +141,7 @@ def exit_status(findings: Sequence[ImageCheck]) -> int:
 
 
 def _verified(name: str, entry: Locked) -> ImageCheck:
-    """Of a reference, that the registry still has this digest; where its tag points by now is no concern."""
+    """Check one image; a reference: that the registry still has this digest, wherever its tag points by now."""
     try:
         if is_file(entry.source):
             found = file_digest(Path(entry.source))
@@ -155,7 +157,7 @@ def _verified(name: str, entry: Locked) -> ImageCheck:
 
 
 def resolve(reference: str) -> str:
-    """The digest that a registry gives a reference, by the first client found. Raises ToolError."""
+    """Return the digest that a registry gives a reference, by the first client found. Raises ToolError."""
     if not (tool := next(filter(shutil.which, TOOLS), None)):
         raise ToolError(f"none of {listed(list(TOOLS))} is installed")
     command = [tool, *(word.replace("REFERENCE", reference) for word in TOOLS[tool])]
@@ -172,7 +174,7 @@ def resolve(reference: str) -> str:
 
 
 def read_lock(path: Path) -> dict[str, Locked]:
-    """Raises ImageError."""
+    """Return the entries of a lock file by image name. Raises ImageError."""
     try:
         body = document.read(path, noun="mapping of images", example="containers/images.lock.yaml")
         entries = TypeAdapter(dict[str, Locked]).validate_json(json.dumps(body))
@@ -194,7 +196,7 @@ def _malformed(path: Path, key: str, value: object) -> ImageError:
 
 
 def write_lock(path: Path, entries: Mapping[str, Locked]) -> None:
-    """Sorted by name, so that two people's entries merge."""
+    """Write a lock file, sorted by name, so that two people's entries merge."""
     body = {name: dataclasses.asdict(entry) for name, entry in sorted(entries.items())}
     text = HEAD + yaml.safe_dump(body, sort_keys=False, width=200)
     write_whole(path, text.encode())

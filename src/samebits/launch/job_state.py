@@ -1,4 +1,4 @@
-"""What the disk knows about the job of an arm: written before anything waits, read by whoever comes later.
+"""The state of an arm's job on disk: written before anything waits, read by whoever comes later.
 
 `launch/job.json` says which start of the arm it is; `launch/lock` is held by the process that runs the ranks, for its
 whole life, and holds its process id; `outcome.json` is what that process said at the end.
@@ -70,7 +70,7 @@ def read_record(artifact: Artifact) -> JobRecord | None:
 
 
 def unreadable(artifact: Artifact) -> Path | None:
-    """The record that is there and cannot be read: whether its job still runs is not known."""
+    """Return a record that is there and cannot be read: whether its job still runs is not known."""
     path = _record_path(artifact)
     return path if path.exists() and read_record(artifact) is None else None
 
@@ -80,7 +80,7 @@ def read_outcome(artifact: Artifact) -> ArmOutcome | None:
 
 
 def resumed_as(launch: str, again: int) -> str:
-    """Launch id of a job that Slurm has started `again` times since it was submitted as `launch`."""
+    """Return the launch id of a job that Slurm has started `again` times since it was submitted as `launch`."""
     return f"{launch}.{again}" if again else launch
 
 
@@ -95,20 +95,25 @@ def submitted_part(launch: str) -> str:
 
 
 def latest_outcome(artifact: Artifact) -> ArmOutcome | None:
-    """Of the start that the record names; a job that Slurm started again may have left one of the start before."""
+    """Return the outcome of the start that the record names, and of no earlier one.
+
+    A job that Slurm started again may have left the outcome of the start before.
+    """
     outcome, record = read_outcome(artifact), read_record(artifact)
     return outcome if outcome and record and outcome.launch == record.launch else None
 
 
 def finished(artifact: Artifact) -> bool:
-    """Whether its latest start has ended well."""
+    """Return whether the latest start has ended well."""
     outcome = latest_outcome(artifact)
     return outcome is not None and outcome.ok
 
 
 def renew(artifact: Artifact, launch: str) -> bool:
-    """The job that runs this arm begins it again, as `launch`; an arm that starts from another one of the same job
-    starts from that one's new checkpoint. False where the folder was given to another start."""
+    """Record that the job that runs this arm begins it again, as `launch`; False where the folder is another start's.
+
+    An arm that starts from another one of the same job starts from that one's new checkpoint.
+    """
     record = read_record(artifact)
     if record is None or submitted_part(record.launch) != submitted_part(launch):
         return False
@@ -120,12 +125,12 @@ def renew(artifact: Artifact, launch: str) -> bool:
 
 
 def now() -> str:
-    """Local time with its offset, to the second."""
+    """Return the local time with its offset, to the second."""
     return time.strftime("%Y-%m-%d %H:%M:%S%z")
 
 
 def runner(artifact: Artifact) -> int | None:
-    """Process id of the live process that runs the ranks; None: there is none."""
+    """Return the id of the live process that runs the ranks; None: there is none."""
     try:
         with _lock_path(artifact).open() as stream:
             # Shared, so that two who look do not take each other for the runner.
@@ -138,8 +143,11 @@ def runner(artifact: Artifact) -> int | None:
 
 @contextlib.contextmanager
 def running(artifact: Artifact, launch: str) -> Iterator[str]:
-    """Marks this process as the one that runs the ranks, until it leaves or dies. Yields why it must not, or nothing:
-    another start of the arm has taken over, this one has already ended, or the folder is gone."""
+    """Mark this process as the one that runs the ranks, until it leaves or dies.
+
+    Yields why it must not, or an empty text: another start of the arm has taken over, this one has already ended, or
+    the folder is gone.
+    """
     try:
         stream = _lock_path(artifact).open("a")
     except OSError:
@@ -173,7 +181,7 @@ def deciding(
     interrupted: Callable[[], bool] = lambda: False,
     notice: Callable[[str], None] | None = None,
 ) -> Iterator[None]:
-    """Held while somebody decides what becomes of an artifact, and by nobody while ranks run.
+    """Hold the lock under which somebody decides what becomes of an artifact; nobody holds it while ranks run.
 
     Its file lies beside the artifact's folder, which may be moved meanwhile. notice: hears of a long wait. Raises
     LaunchError where `interrupted` says so while it waits.
@@ -199,7 +207,7 @@ def _locks(stream: IO[str], mode: int) -> bool:
 
 
 def _locks_soon(stream: IO[str]) -> bool:
-    """Somebody may be looking at the lock at this moment; nobody but a runner keeps it."""
+    """Try for two seconds: somebody may be looking at the lock at this moment; nobody but a runner keeps it."""
     deadline = time.monotonic() + 2
     while not _locks(stream, fcntl.LOCK_EX):
         if time.monotonic() > deadline:
@@ -221,7 +229,7 @@ def _write(path: Path, value: JobRecord | ArmOutcome) -> None:
 
 
 def _read(path: Path, kind: type[T]) -> T | None:
-    """None where it is not there or not whole."""
+    """Return the value in a file; None where it is not there or not whole."""
     try:
         return decode(kind, json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, PlanError):
@@ -229,7 +237,7 @@ def _read(path: Path, kind: type[T]) -> T | None:
 
 
 def missing(artifact: Artifact, world: int) -> list[int]:
-    """Ranks without a fingerprint file; one look into the folder, however many ranks."""
+    """Return the ranks without a fingerprint file; one look into the folder, however many ranks."""
     try:
         names = {entry.name for entry in artifact.folder.iterdir()}
     except OSError:
@@ -238,15 +246,17 @@ def missing(artifact: Artifact, world: int) -> list[int]:
 
 
 def clear(artifact: Artifact) -> None:
-    """Leaves nothing of a start that computed nothing yet, but its logs."""
+    """Remove what a start left that computed nothing yet, but keep its logs."""
     for path in (*artifact.folder.glob("rank-*.fp"), artifact.progress):
         path.unlink(missing_ok=True)
     shutil.rmtree(artifact.checkpoints, ignore_errors=True)
 
 
 def set_aside(artifact: Artifact) -> Path | None:
-    """Moves what a start left to `superseded/ARM`, beside `arms`, where the latest one of each arm is kept. The plan
-    and the `launch` folder stay. None where there was nothing."""
+    """Move what a start left to `superseded/ARM`, beside `arms`, where the latest one of each arm is kept.
+
+    The plan and the `launch` folder stay. Returns the new folder; None where there was nothing.
+    """
     if not (left := _left(artifact)):
         return None
     aside = superseded(artifact)
@@ -258,7 +268,7 @@ def set_aside(artifact: Artifact) -> Path | None:
 
 
 def superseded(artifact: Artifact) -> Path:
-    """Where an artifact that must make way goes; nothing is there."""
+    """Return the folder to which an artifact that must make way goes; what was there is removed."""
     home, name = artifact.folder.parent, artifact.folder.name
     aside = home.parent / "superseded" / (name if home.name == "arms" else f"{home.name}-{name}")
     shutil.rmtree(aside, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""How far an arm is, as rank 0 writes it: lines of `STEP FIRST LAST SECONDS` in the artifact's `progress`."""
+"""Progress of an arm, as rank 0 writes it: lines of `STEP FIRST LAST SECONDS` in the artifact's `progress`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Reached:
 
 
 def read(path: Path) -> Reached | None:
-    """None before rank 0 has written."""
+    """Return how far the arm is; None before rank 0 has written."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError:
@@ -34,7 +34,7 @@ def read(path: Path) -> Reached | None:
 
 
 def describe(arm: str, ranks: int, progress: Reached | None, seconds: float) -> str:
-    """One line: arm, step, elapsed, time left. seconds: since the arm was submitted, or re-attached."""
+    """Return one line: arm, step, elapsed, time left. seconds: since the arm was submitted, or re-attached."""
     if progress is None:
         return f"arm {arm}: starting {ranks} rank{'s' if ranks > 1 else ''}, {clock(seconds)}"
     text = f"arm {arm}: step {progress.step}/{progress.last}, {clock(seconds)}"
@@ -42,7 +42,7 @@ def describe(arm: str, ranks: int, progress: Reached | None, seconds: float) -> 
 
 
 def clock(seconds: float) -> str:
-    """`m:ss`, or `h:mm:ss` from one hour on."""
+    """Return a duration as `m:ss`, or as `h:mm:ss` from one hour on."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -48,7 +48,10 @@ class View:
 
 
 def view(job: str) -> View:
-    """Raises SlurmError where the controller cannot be asked: then nothing is known."""
+    """Return the job as Slurm sees it now.
+
+    Raises SlurmError where the controller cannot be asked: then nothing is known.
+    """
     try:
         said = ask("squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%T|%r|%N|%j")
     except SlurmError as error:
@@ -66,7 +69,7 @@ def view(job: str) -> View:
 
 
 def _remembered(job: str) -> View:
-    """Of a job that the controller has forgotten, from accounting where there is any."""
+    """Return the view of a job that the controller has forgotten, from accounting where there is any."""
     if not accounting():
         return View(state="GONE")
     try:
@@ -85,19 +88,19 @@ def _remembered(job: str) -> View:
 
 @functools.cache
 def accounting() -> bool:
-    """Whether the cluster keeps accounts; `sacct` fails, and some versions hang, where it does not."""
+    """Return whether the cluster keeps accounts; `sacct` fails, and some versions hang, where it does not."""
     kind = re.search(r"AccountingStorageType\s*=\s*(\S+)", ask("scontrol", "show", "config"))
     return kind is not None and kind.group(1) not in ("(null)", "accounting_storage/none")
 
 
 def find(name: str) -> str | None:
-    """Id of the live job of that name, whoever's. Raises SlurmError where the controller cannot be asked."""
+    """Return the id of the live job of that name, whoever's. Raises SlurmError where the controller cannot be asked."""
     said = ask("squeue", "--noheader", f"--name={name}", "--format=%i").split()
     return said[0] if said and said[0].isdigit() else None
 
 
 def cancel(job: str) -> None:
-    """Asks for it; whether the job has ended is seen by `view`. Raises SlurmError."""
+    """Ask Slurm to end a job; whether it has ended is seen by `view`. Raises SlurmError."""
     try:
         ask("scancel", job)
     except SlurmError as error:
@@ -106,12 +109,12 @@ def cancel(job: str) -> None:
 
 
 def names(hosts: str) -> tuple[str, ...]:
-    """The nodes of a host list such as `n[1-3,7]`, in the order of ranks. Raises SlurmError."""
+    """Return the nodes of a host list such as `n[1-3,7]`, in the order of ranks. Raises SlurmError."""
     return tuple(ask("scontrol", "show", "hostnames", hosts).split()) if hosts else ()
 
 
 def ask(*command: str) -> str:
-    """Standard output of one of Slurm's commands. Raises SlurmError with what it said instead."""
+    """Return the standard output of one of Slurm's commands. Raises SlurmError with what it said instead."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, stdin=subprocess.DEVNULL, check=False

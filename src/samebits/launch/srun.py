@@ -19,7 +19,7 @@ from samebits.spec.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """How the ranks of a job's arms are started; the same for all its arms.
+    """Facts with which the ranks of a job's arms are started; the same for all its arms.
 
     options: of srun, the site's and the engine's. prefix: what enters the image. command: starts one rank, the
     artifact's folder is appended. outside: environment of srun. path: PYTHONPATH behind samebits' own sources.
@@ -46,7 +46,8 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """Where the ranks of one start meet. address: name of the first node. port: free there a moment ago."""
+    """The place at which the ranks of one start meet. address: name of the first node. port: free there a moment
+    ago."""
 
     address: str
     port: int
@@ -54,7 +55,7 @@ class Meeting:
 
 
 def ranks(stage: Stage, artifact: Artifact, plan: Plan, meeting: Meeting) -> list[str]:
-    """The command line that runs all ranks of an arm and ends when the last one has."""
+    """Return the command line that runs all ranks of an arm and ends when the last one has."""
     backwards = rank_command.nodes_reversed(plan, stage.nodes)
     each = stage.ranks_per_node if rank_command.one_process_per_node(plan.recipe) else 1
     variables = [f"{name}={value}" for name, value in inside(stage, artifact, plan, meeting).items()]
@@ -79,14 +80,14 @@ def ranks(stage: Stage, artifact: Artifact, plan: Plan, meeting: Meeting) -> lis
 
 
 def image_check(stage: Stage, python: str, image: Image) -> list[str]:
-    """The command line that reads the image file and compares its sha256, once on every node, or on the first one."""
+    """Return the command that reads the image file and compares its sha256, on every node or on the first one."""
     check = [python, "-m", "samebits.recipe.image", str(image.file), image.digest]
     return [*tasks(stage, 1), *check] if stage.verify == "every-node" else check
 
 
 def tasks(stage: Stage, each: int, *, ranks: int = 1, backwards: bool = False) -> list[str]:
-    """srun of so many tasks on every node of the job. ranks: that one task starts. backwards: nodes in the order of the
-    host file (see `rank_command`)."""
+    """Return srun's options for `each` tasks on every node. ranks: that one task starts. backwards: nodes in the order
+    of the host file (see `rank_command`)."""
     return [
         "srun",
         f"--nodes={stage.nodes}",
@@ -101,8 +102,8 @@ def tasks(stage: Stage, each: int, *, ranks: int = 1, backwards: bool = False) -
 
 
 def inside(stage: Stage, artifact: Artifact, plan: Plan, meeting: Meeting) -> dict[str, str]:
-    """Variables of every rank, set inside the image, over whatever the image or an engine sets. RANK and LOCAL_RANK
-    follow from Slurm's own (samebits.worker.rendezvous)."""
+    """Return the variables of every rank, set inside the image, over whatever the image or an engine sets. RANK and
+    LOCAL_RANK follow from Slurm's own (samebits.worker.rendezvous)."""
     own = {
         **rank_command.rank_environment(plan),
         "WORLD_SIZE": str(stage.world),
