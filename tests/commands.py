@@ -84,7 +84,7 @@ def start(folder: Path, of: Plan, **variables: str) -> tuple[Artifact, subproces
     (artifact.launch).mkdir(parents=True)
     artifact.plan.write_text(of.to_json(), encoding="utf-8")
     ran = subprocess.run(
-        [sys.executable, "-m", "samebits.worker.inject.start", str(folder)],
+        [sys.executable, "-m", "samebits.worker.inject.launch_line", str(folder)],
         env={**environment(), **variables},
         capture_output=True,
         text=True,

@@ -18,7 +18,7 @@ def main(plan_file: Path, out: Path, settings: str) -> None:
     from samebits.spec.plan import Plan
     from samebits.worker import clock
     from samebits.worker.pins import observe
-    from samebits.worker.record import Capture
+    from samebits.worker.record import CaptureWatcher
     from samebits.worker.trainer import cpu_backend
 
     cpu_backend.install()
@@ -32,7 +32,7 @@ def main(plan_file: Path, out: Path, settings: str) -> None:
         random.FP8GlobalStateManager = SimpleNamespace(is_fp8_enabled=lambda: False)
         random.activation_recompute_forward = random.fp8_autocast = lambda **_: contextlib.nullcontext()
     model._UNFUSED.update(json.loads(settings))
-    capture = Capture(out / "rank-00000.fp", "launch", observe)
+    capture = CaptureWatcher(out / "rank-00000.fp", "launch", observe)
     loop.run(Plan.from_json(plan_file.read_text()), out / "checkpoints", [capture])
     capture.recorder.seal()
 

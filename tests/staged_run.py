@@ -17,7 +17,7 @@ from samebits.worker import record as capture
 from samebits.worker.capture import staging
 from samebits.worker.capture.reading import Reader
 from samebits.worker.capture.staging import Adding
-from samebits.worker.record import Capture
+from samebits.worker.record import CaptureWatcher
 
 STEPS = 3
 NOT_FINITE = {2: float("nan"), 3: float("inf")}
@@ -67,7 +67,7 @@ class Model:
 
 def record(path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None = None) -> FingerprintFile:
     """The sealed file of the steps, a saved and a final state."""
-    model, recording = Model(), Capture(path, "launch", lambda _training: None)
+    model, recording = Model(), CaptureWatcher(path, "launch", lambda _training: None)
     monkeypatch.setattr(capture, "state_items", model.state)
     monkeypatch.setattr(capture, "gradient_items", model.gradients)
     recording.recorder, recording._reader = open_recorder(path), Reader(limit)

@@ -26,7 +26,7 @@ from samebits.spec.plan import Plan
 from samebits.worker.capture.state import gradient_items, state_items
 from samebits.worker.hooks import Training, Watcher
 from samebits.worker.pins import observe
-from samebits.worker.record import Capture
+from samebits.worker.record import CaptureWatcher
 from samebits.worker.trainer.train import train
 
 Items = list[tuple[Site, torch.Tensor]]
@@ -58,7 +58,7 @@ class Alternating(Watcher):
     Megatron is loaded.
     """
 
-    def __init__(self, capture: Capture, order: list[str], plans: dict[str, Plan], peers: MakePeers) -> None:
+    def __init__(self, capture: CaptureWatcher, order: list[str], plans: dict[str, Plan], peers: MakePeers) -> None:
         self.samples = Samples()
         self._capture, self._order, self._plans, self._make_peers = capture, order, plans, peers
         self._items: Items = []
@@ -66,7 +66,7 @@ class Alternating(Watcher):
     def on_start(self, training: Training) -> None:
         self._peers = self._make_peers()
         self.samples.versions = {kind: peer.version for kind, peer in self._peers.items()}
-        # Capture gets ready for the highest rung that a step is recorded at.
+        # CaptureWatcher gets ready for the highest rung that a step is recorded at.
         training.plan = self._plans[max(set(self._order) & set(RUNGS), key=RUNGS.index, default="off")]
         self._capture.on_start(training)
 
@@ -192,7 +192,7 @@ def main() -> None:
     plans = {name: Plan.from_json(text) for name, text in texts.items()}
     kinds = options.kinds
     order = [kind for number in range(options.rounds + 1) for kind in (kinds if number % 2 == 0 else kinds[::-1])]
-    capture = Capture(options.folder / "rank-00000.fp", "bench", observe)
+    capture = CaptureWatcher(options.folder / "rank-00000.fp", "bench", observe)
     peers = functools.partial(peers_of, kinds, options.packages, options.folder)
     watcher = Alternating(capture, order, plans, peers)
     train(plans["off"], options.folder / "checkpoints", [watcher])

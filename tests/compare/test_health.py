@@ -11,14 +11,14 @@ import pytest
 
 import artifacts
 from samebits.fingerprint import reader
-from samebits.worker.record import Capture
+from samebits.worker.record import CaptureWatcher
 
 
 @pytest.mark.parametrize("name", ["lm loss", "z_loss", "mtp_1 loss", "grad-norm", "params-norm"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_loss_or_norm_that_is_not_finite_is_noted(name: str, value: float) -> None:
     noted: list[dict[str, Any]] = []
-    capture = object.__new__(Capture)
+    capture = object.__new__(CaptureWatcher)
     capture.recorder = SimpleNamespace(note=noted.append)  # type: ignore[assignment]
     training: Any = SimpleNamespace(coordinates=SimpleNamespace(rank=1), step=3)
     capture._note_health(training, {name: value, "tokens": 1.0})
@@ -29,7 +29,7 @@ def test_a_loss_or_norm_that_is_not_finite_is_noted(name: str, value: float) -> 
 def test_a_loss_that_is_not_a_number_is_noted_with_capture_off_too(tmp_path: Path, capture: bool) -> None:
     """A run that only measures time must not pass while its loss is none."""
     plan = dataclasses.replace(artifacts.make_plan(), capture=capture)
-    looking = Capture(tmp_path / "rank-00000.fp", "launch", lambda _: artifacts.make_pins(0))
+    looking = CaptureWatcher(tmp_path / "rank-00000.fp", "launch", lambda _: artifacts.make_pins(0))
     place = artifacts.coordinates(0, 2)
     training: Any = SimpleNamespace(plan=plan, coordinates=place, step=3, sampler=SimpleNamespace(state=dict))
     training.chunks, training.optimizer = [], None

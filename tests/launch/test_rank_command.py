@@ -21,8 +21,8 @@ from samebits.launch import rank_command, srun
 from samebits.launch.srun import Meeting, Stage
 from samebits.plan import arms
 from samebits.spec.command import filled
-from samebits.worker import unrest
-from samebits.worker.inject import start
+from samebits.worker import jitter
+from samebits.worker.inject import launch_line as start
 
 SITE = Path(torch.__file__).parents[1]
 
@@ -149,7 +149,7 @@ def test_torchrun_is_started_once_a_node_with_the_cores_of_its_ranks() -> None:
     plan = commands.plan(commands.recipe(world=8, command={"launcher": "torchrun"}))
     words = srun.ranks(stage(2, 4), Artifact(Path("/a")), plan, MEETING)
     assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=12"} <= set(words)
-    assert words[-4:] == ["python", "-m", "samebits.worker.inject.start", "/a"]
+    assert words[-4:] == ["python", "-m", "samebits.worker.inject.launch_line", "/a"]
 
 
 def test_ranks_of_ours_are_started_one_by_one() -> None:
@@ -207,5 +207,5 @@ def test_a_reference_that_saved_nothing_is_told(tmp_path: Path) -> None:
 
 
 def test_data_that_the_line_draws_by_itself_are_not_said_to_be_drawn_ahead(tmp_path: Path) -> None:
-    unrest.DrawnAhead(0, tmp_path).on_start(SimpleNamespace(sampler=None))  # type: ignore[arg-type]
+    jitter.DrawnAhead(0, tmp_path).on_start(SimpleNamespace(sampler=None))  # type: ignore[arg-type]
     assert [(note.stressor, note.in_force) for note in conditions.read(tmp_path)] == [("loader-threads", False)]

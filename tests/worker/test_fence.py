@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from samebits.worker.fence import Fence, SupersededError
+from samebits.worker.watchers import Fence, SupersededError
 
 NOTHING: Any = SimpleNamespace()
 

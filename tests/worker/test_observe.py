@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from samebits.recipe import determinism
-from samebits.worker import pins, sources
-from samebits.worker.elf import build_id
+from samebits.worker import pins
+from samebits.worker.pins import build_id
 
 CPU = torch.device("cpu")
 
@@ -117,9 +117,9 @@ def test_a_library_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
 def test_an_edited_source_changes_the_digest_of_the_code(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("x = 1\n")
-    before = sources.tree(tmp_path, [path])
+    before = pins.tree(tmp_path, [path])
     path.write_text("x = 2\n")
-    assert sources.tree(tmp_path, [path]) != before
+    assert pins.tree(tmp_path, [path]) != before
 
 
 def test_what_an_environment_in_the_temporary_folder_installs_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from samebits.spec.command import Command
 from samebits.spec.plan import Plan
 from samebits.spec.sections import CommandRecipe, Recipe
 from samebits.spec.stressors import NAMES, Stressor
-from samebits.worker.neighbours import NICENESS
+from samebits.worker.perturb import NICENESS
 
 RANK = Path(__file__).parents[1].joinpath("stressed_rank.py")
 NO_RANDOMIZE = 0x40000
@@ -283,8 +283,8 @@ def test_a_line_that_starts_its_ranks_itself_keeps_their_order_and_all_cores(
 def test_a_host_name_that_cannot_be_another_is_noted_with_the_reason(each: str, why: str) -> None:
     """each: ranks of a node; two ranks in all."""
     code = (
-        "import os, sys; from pathlib import Path; from samebits.worker import stressed; "
-        "os.setgid(65534); os.setuid(65534); stressed.main(Path(sys.argv[1]), ['true'])"
+        "import os, sys; from pathlib import Path; from samebits.worker import perturb; "
+        "os.setgid(65534); os.setuid(65534); perturb.main(Path(sys.argv[1]), ['true'])"
     )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -41,7 +41,7 @@ Listing = tuple[tuple[str, int, int], ...]
 
 def entry(recipe: Recipe) -> tuple[str, str]:
     """Return the interpreter's arguments that start one process of an arm; the artifact's folder is appended."""
-    return ("-m", "samebits.worker.inject.start" if isinstance(recipe, CommandRecipe) else "samebits.worker.main")
+    return ("-m", "samebits.worker.inject.launch_line" if isinstance(recipe, CommandRecipe) else "samebits.worker.main")
 
 
 def one_process_per_node(recipe: Recipe) -> bool:

@@ -6,16 +6,18 @@ process keeps its id, its parent and its session. Standard library only, whateve
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from samebits.fingerprint.conditions import Condition, folder, note
 from samebits.spec.plan import Plan
 from samebits.spec.sections import CommandRecipe
-from samebits.worker import kernel_calls, neighbours
 
 _BIG_PRIME = 2_654_435_761
 _MIB = 1 << 20
@@ -26,7 +28,7 @@ class NotInForceError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Place:
+class StartingRank:
     """One rank, or what starts all ranks of a node, before it begins. local_world: processes like this one on the node.
     cores: it may run on these."""
 
@@ -47,7 +49,7 @@ class Place:
 def main(artifact: Path, command: Sequence[str]) -> None:
     """Does not return."""
     plan = Plan.from_json((artifact / "plan.json").read_text(encoding="utf-8"))
-    place = Place(
+    place = StartingRank(
         artifact=artifact,
         plan=plan,
         rank=_number("RANK", "SLURM_PROCID"),
@@ -70,22 +72,22 @@ def _starts_ranks(plan: Plan) -> bool:
     return isinstance(plan.recipe, CommandRecipe) and plan.recipe.command.launcher != "ours"
 
 
-def _noted(name: str, vary: Callable[[Place], str], place: Place) -> None:
+def _noted(name: str, vary: Callable[[StartingRank], str], place: StartingRank) -> None:
     try:
         note(place.artifact, Condition(name, place.rank, True, vary(place)))
     except NotInForceError as reason:
         note(place.artifact, Condition(name, place.rank, False, str(reason)))
 
 
-def _vary_hash_seed(place: Place) -> str:
+def _vary_hash_seed(place: StartingRank) -> str:
     """Never 0, which every other run has."""
     seed = (place.rank + 1) * _BIG_PRIME % 2**32 or 1
     os.environ["PYTHONHASHSEED"] = str(seed)
     return f"PYTHONHASHSEED={seed}"
 
 
-def _vary_addresses(place: Place) -> str:
-    """The allocations before training are the rank's own (see `samebits.worker.unrest`)."""
+def _vary_addresses(place: StartingRank) -> str:
+    """The allocations before training are the rank's own (see `samebits.worker.jitter`)."""
     odd = 2 * place.rank + 1
     os.environ |= {
         "MALLOC_ARENA_MAX": str(1 + place.rank % 3),
@@ -94,26 +96,26 @@ def _vary_addresses(place: Place) -> str:
     }
     said = f"MALLOC_TOP_PAD_={os.environ['MALLOC_TOP_PAD_']}"
     try:
-        on = kernel_calls.flip_address_randomization()
+        on = flip_address_randomization()
     except OSError as error:
         return f"{said}; ASLR as before ({error.strerror})"
     return f"{said}; ASLR {'on' if on else 'off'}"
 
 
-def _vary_host_name(place: Place) -> str:
+def _vary_host_name(place: StartingRank) -> str:
     """Ranks of one machine see one name, as before: libraries take it for the machine."""
     if place.plan.world > int(os.environ.get("LOCAL_WORLD_SIZE", "1")) and "GLOO_SOCKET_IFNAME" not in os.environ:
         raise NotInForceError("libraries find the network by the host name; set `interface` in the cluster file")
     name = f"stress-{os.uname().nodename}"[:63].rstrip("-.")
     try:
-        kernel_calls.rename_host(name)
+        rename_host(name)
     except OSError as error:
         raise NotInForceError(f"another host name needs the right to make namespaces ({error.strerror})") from error
     os.environ["HOSTNAME"] = name
     return f"host name {os.uname().nodename}"
 
 
-def _vary_caches(place: Place) -> str:
+def _vary_caches(place: StartingRank) -> str:
     """Python compiles every module anew and writes none. A folder that the recipe itself names stays."""
     fresh = folder(place.artifact) / f"caches-{place.rank:05d}-{os.getpid()}"
     asked = place.plan.recipe.determinism.environment
@@ -139,7 +141,7 @@ def _forget_pages(path: Path) -> None:
         raise NotInForceError(f"{path}: {error.strerror}") from error
 
 
-def _vary_order(place: Place) -> str:
+def _vary_order(place: StartingRank) -> str:
     """Other cores for each rank; the launcher starts the ranks, and has Slurm take the nodes, in reverse order."""
     if _starts_ranks(place.plan):
         raise NotInForceError("the line starts its ranks itself (command.launcher), in an order of its own")
@@ -153,12 +155,12 @@ def _vary_order(place: Place) -> str:
     return f"{where}cores {', '.join(map(str, sorted(os.sched_getaffinity(0))))} of {len(place.cores)}"
 
 
-def _contend(place: Place) -> str:
-    neighbours.start(place.share)
+def _contend(place: StartingRank) -> str:
+    start_neighbours(place.share)
     return f"busy on cores {', '.join(map(str, place.share))}"
 
 
-def _vary_environment(place: Place) -> str:
+def _vary_environment(place: StartingRank) -> str:
     more = {f"STRESS_{number}": "x" * (1 + number * 7 % 61) for number in range(200 + place.rank)}
     zone = "STR-14" if os.environ.get("TZ") != "STR-14" else "STR+11"
     language = "C.UTF-8" if os.environ.get("LANG") != "C.UTF-8" else "POSIX"
@@ -166,7 +168,7 @@ def _vary_environment(place: Place) -> str:
     return f"{len(more)} variables, TZ={zone}, LANG={language}"
 
 
-_OUTSIDE: dict[str, Callable[[Place], str]] = {
+_OUTSIDE: dict[str, Callable[[StartingRank], str]] = {
     "hash-seed": _vary_hash_seed,
     "addresses": _vary_addresses,
     "host-name": _vary_host_name,
@@ -177,6 +179,82 @@ _OUTSIDE: dict[str, Callable[[Place], str]] = {
     "contention": _contend,
 }
 """What must be so before the rank's program begins; the others are the rank's own."""
+
+
+NICENESS = 5
+"""A rank keeps about three quarters of a core, and is interrupted all the time."""
+_BYTES = 1 << 20
+
+
+def start_neighbours(cores: Iterable[int]) -> list[int]:
+    """One on each of the cores; their process ids. Call it before there are threads."""
+    parent = os.getpid()
+    return [_fork(core, parent) for core in cores]
+
+
+def _fork(core: int, parent: int) -> int:
+    if pid := os.fork():
+        return pid
+    try:
+        _work(core, parent)
+    finally:
+        os._exit(1)
+
+
+def _work(core: int, parent: int) -> NoReturn:
+    die_with_parent(parent)
+    # Meant for ranks: a launcher asks for stacks, Slurm warns of a time limit.
+    for signum in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(signum, signal.SIG_IGN)
+    # The rank's log must not stay open for its sake.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nothing, descriptor)
+    os.nice(NICENESS)
+    os.sched_setaffinity(0, {core})
+    block = bytearray(_BYTES)
+    while True:
+        bytes(block)
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.personality.argtypes = [ctypes.c_ulong]
+_LIBC.sethostname.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+
+_PR_SET_PDEATHSIG = 1
+_CLONE_NEWUTS = 0x0400_0000
+_ADDR_NO_RANDOMIZE = 0x0004_0000
+_ASK = 0xFFFF_FFFF
+
+
+def flip_address_randomization() -> bool:
+    """For whatever this process becomes by exec. Whether it is on now. Raises OSError where that is not allowed."""
+    before = _checked(_LIBC.personality(_ASK))
+    _checked(_LIBC.personality(before ^ _ADDR_NO_RANDOMIZE))
+    after = _checked(_LIBC.personality(_ASK))
+    if not (before ^ after) & _ADDR_NO_RANDOMIZE:
+        raise OSError(0, "the kernel ignores it")
+    return not after & _ADDR_NO_RANDOMIZE
+
+
+def rename_host(name: str) -> None:
+    """For this process and its children alone. Raises OSError where that is not allowed."""
+    _checked(_LIBC.unshare(_CLONE_NEWUTS))
+    _checked(_LIBC.sethostname(name.encode(), len(name.encode())))
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL for this process where its parent ends, or has ended already."""
+    _checked(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _checked(result: int) -> int:
+    if result == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
 
 
 if __name__ == "__main__":

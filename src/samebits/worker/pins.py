@@ -5,9 +5,11 @@ Only variables of an allow-list are read from the environment: the rest may hold
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import socket
+import struct
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,15 +18,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 import samebits
+from samebits.spec import rank_sources
 from samebits.spec.pins import Pins
 from samebits.spec.plan import Plan
-from samebits.spec.sections import CommandRecipe
-from samebits.worker.elf import build_id
+from samebits.spec.sections import CommandRecipe, Recipe, TokenData, built_in
 from samebits.worker.hooks import Training
-from samebits.worker.sources import code, data
+from samebits.worker.trainer.data import file_digest
 
 DISTRIBUTIONS = (
     "torch",
@@ -264,3 +267,74 @@ def gpu_place(properties: Any) -> dict[str, str]:
         bus, device = f"{properties.pci_bus_id:02X}", f"{properties.pci_device_id:02X}"
         found["gpu-bus"] = f"{properties.pci_domain_id:08X}:{bus}:{device}.0"
     return found
+
+
+_PT_NOTE = 4
+_NT_GNU_BUILD_ID = 3
+_HEADER = struct.Struct("<4sBB10xHHIQQQIHHHHHH")
+_PROGRAM = struct.Struct("<IIQQQQQQ")
+_NOTE = struct.Struct("<III")
+
+
+def build_id(path: Path) -> str:
+    """Hex build id; `size N` where the file has none; `unreadable` where it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            found = _read(stream.read(1 << 16))
+        return found or f"size {path.stat().st_size}"
+    except OSError:
+        return "unreadable"
+    except struct.error:
+        return f"size {path.stat().st_size}"
+
+
+def _read(data: bytes) -> str | None:
+    """data: the beginning of the file; program headers and GNU notes stand there."""
+    fields = _HEADER.unpack_from(data)
+    if fields[0] != b"\x7fELF" or fields[1:3] != (2, 1):
+        return None
+    offset, size, count = fields[7], fields[11], fields[12]
+    for index in range(count):
+        kind, _, start, _, _, length, _, _ = _PROGRAM.unpack_from(data, offset + index * size)
+        if kind == _PT_NOTE and (found := _note(data[start : start + length])):
+            return found
+    return None
+
+
+def _note(data: bytes) -> str | None:
+    at = 0
+    while at + _NOTE.size <= len(data):
+        names, size, kind = _NOTE.unpack_from(data, at)
+        at += _NOTE.size + (names + 3) // 4 * 4
+        if kind == _NT_GNU_BUILD_ID:
+            return data[at : at + size].hex()
+        at += (size + 3) // 4 * 4
+    return None
+
+
+def code() -> dict[str, str]:
+    """Of samebits, and of Megatron Core where this process has imported it."""
+    own = Path(samebits.__file__).parent
+    found = {"samebits": tree(own, rank_sources(own))}
+    if megatron := sys.modules.get("megatron.core"):
+        theirs = Path(str(megatron.__file__)).parent
+        found["megatron-core"] = tree(theirs, theirs.glob("**/*.py"))
+    return found
+
+
+def data(recipe: Recipe) -> dict[str, str]:
+    """What is trained on; of a command its inputs, scripts among them. Raises OSError where a file is missing."""
+    if isinstance(recipe, CommandRecipe):
+        folder = Path(recipe.command.folder)
+        return {path: file_digest(folder / path) for path in recipe.command.inputs}
+    tokens = built_in(recipe).data
+    if isinstance(tokens, TokenData):
+        return {Path(tokens.path).name: file_digest(Path(tokens.path))}
+    return {"stream": f"seed {tokens.stream_seed}, numpy {np.__version__.split('.')[0]}"}
+
+
+def tree(root: Path, files: Iterable[Path]) -> str:
+    state = hashlib.blake2b(digest_size=16)
+    for path in sorted(files):
+        state.update(f"{path.relative_to(root)} {hashlib.blake2b(path.read_bytes()).hexdigest()}\n".encode())
+    return state.hexdigest()

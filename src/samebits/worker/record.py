@@ -35,7 +35,7 @@ _STATE_METRICS = {"params-norm": Phase.STATE}
 """Computed from the state after the step: recorded behind it, for it follows from it."""
 
 
-class Capture(Watcher):
+class CaptureWatcher(Watcher):
     """Records what the plan asks for.
 
     path: of the fingerprint file, made at `on_start`. observe: pins of this rank, called once, then.

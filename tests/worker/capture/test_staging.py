@@ -22,7 +22,7 @@ from samebits.worker.capture import staging
 from samebits.worker.capture.digest import CHUNK_BYTES, digest, only_word, torch_sums
 from samebits.worker.capture.reading import Reader
 from samebits.worker.capture.staging import Staged, Staging, adding, by_torch, disagreement
-from samebits.worker.record import Capture
+from samebits.worker.record import CaptureWatcher
 from staged_run import NOT_FINITE, STEPS, contents, record, stage_all
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
@@ -74,7 +74,7 @@ def test_every_point_leaves_its_records_and_only_numbers_are_exact(tmp_path: Pat
 
 def test_a_step_that_begins_again_forgets_what_was_staged(monkeypatch: pytest.MonkeyPatch) -> None:
     stage_all(monkeypatch, by_torch)
-    recording = Capture(Path(), "launch", lambda _training: None)
+    recording = CaptureWatcher(Path(), "launch", lambda _training: None)
     recording._reader = Reader(None)
     plan = SimpleNamespace(capture=True, rung_at=lambda _rank, _step: "state")
     training: Any = SimpleNamespace(plan=plan, coordinates=SimpleNamespace(rank=0), step=1)
@@ -200,7 +200,7 @@ def test_a_kernel_that_gives_other_bits_is_refused(monkeypatch: pytest.MonkeyPat
 def test_capture_on_the_cpu_never_imports_triton() -> None:
     code = (
         "import sys, torch\n"
-        "from samebits.worker.record import Capture\n"
+        "from samebits.worker.record import CaptureWatcher\n"
         "from samebits.worker.capture.staging import Staging\n"
         "stages = Staging()\n"
         "stages.take([torch.ones(3)])\n"

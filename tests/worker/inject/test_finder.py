@@ -12,8 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from samebits.worker.import_hooks import Finder
 from samebits.worker.inject import bootstrap
-from samebits.worker.inject.import_hooks import Finder
 
 SEEN: list[str] = []
 

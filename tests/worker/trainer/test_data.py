@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samebits.spec.sections import Data, StreamData, TokenData
-from samebits.worker.trainer.data import DataError, Sampler, Shape, Stream, TokenFile, file_digest
+from samebits.worker.trainer.data import DataError, Sampler, Shape, SyntheticSamples, TokenFile, file_digest
 
 SHAPE = Shape(sequence_length=5, vocabulary=50)
 CORPUS = Path(__file__).parents[3] / "data" / "tiny-corpus.txt"
@@ -109,12 +109,12 @@ def test_labels_are_tokens_shifted_by_one_and_positions_count_up(numbered: Path)
 
 
 def test_the_stream_is_the_same_on_every_machine() -> None:
-    assert Stream(7, Shape(7, 1000)).sample(12).tolist() == [378, 946, 234, 336, 135, 999, 585, 288]
+    assert SyntheticSamples(7, Shape(7, 1000)).sample(12).tolist() == [378, 946, 234, 336, 135, 999, 585, 288]
 
 
 @given(number=st.integers(0, 2**40), vocabulary=st.integers(1, 2**31))
 def test_stream_tokens_stay_inside_the_vocabulary(number: int, vocabulary: int) -> None:
-    ids = Stream(1, Shape(16, vocabulary)).sample(number)
+    ids = SyntheticSamples(1, Shape(16, vocabulary)).sample(number)
     assert ids.min() >= 0
     assert ids.max() < vocabulary
 

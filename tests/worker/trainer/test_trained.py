@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from samebits.worker.capture.state import modules
-from samebits.worker.inject import batches, megatron_lm, models
-from samebits.worker.inject.session import InjectionError
+from samebits.worker.inject import megatron_lm
+from samebits.worker.inject.session import InjectionError, named_tensors
+from samebits.worker.inject.step_detector import trained_modules
 
 
 class Parted(nn.Module):
@@ -33,27 +34,27 @@ class Wrapper(nn.Module):
 def test_the_outermost_module_that_holds_what_is_stepped_is_the_model() -> None:
     inner = Parted()
     wrapper, other = Wrapper(inner), Parted()
-    assert models.trained([torch.optim.SGD(inner.parameters(), lr=1.0)]) == [wrapper]
-    assert models.trained([torch.optim.SGD(other.parameters(), lr=1.0)]) == [other]
+    assert trained_modules([torch.optim.SGD(inner.parameters(), lr=1.0)]) == [wrapper]
+    assert trained_modules([torch.optim.SGD(other.parameters(), lr=1.0)]) == [other]
 
 
 def test_several_models_stand_in_the_order_of_the_optimizers() -> None:
     first, second = Parted(), Parted()
     optimizers = [torch.optim.SGD(second.parameters(), lr=1.0), torch.optim.SGD(first.parameters(), lr=1.0)]
-    assert models.trained(optimizers) == [second, first]
+    assert trained_modules(optimizers) == [second, first]
 
 
 def test_of_two_wrappers_of_one_model_one_stands_for_both() -> None:
     inner = Parted()
     wrappers = [Wrapper(inner), Wrapper(inner)]
-    found = models.trained([torch.optim.SGD(inner.parameters(), lr=1.0)])
+    found = trained_modules([torch.optim.SGD(inner.parameters(), lr=1.0)])
     assert len(found) == 1
     assert found[0] in wrappers
 
 
 def test_parameters_of_no_module_are_told() -> None:
     with pytest.raises(InjectionError, match="no module holds what the optimizer steps"):
-        models.trained([torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)])
+        trained_modules([torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)])
 
 
 def test_a_wrapper_is_taken_off_and_a_part_of_that_name_is_not() -> None:
@@ -71,17 +72,17 @@ class Fields:
 def test_a_batch_of_any_shape_is_named() -> None:
     one, two = torch.ones(1), torch.zeros(2)
     pair = namedtuple("pair", "a b")
-    found = batches.named({"tokens": one, "deep": [two, {"mask": one}], "said": "text", "n": 3})
+    found = named_tensors({"tokens": one, "deep": [two, {"mask": one}], "said": "text", "n": 3})
     assert list(found) == ["tokens", "deep.0", "deep.1.mask"]
-    assert list(batches.named(pair(one, two))) == ["a", "b"]
-    assert list(batches.named(Fields(one, "x"))) == ["x"]
-    assert list(batches.named(one)) == ["batch"]
-    assert batches.named("text") == {}
+    assert list(named_tensors(pair(one, two))) == ["a", "b"]
+    assert list(named_tensors(Fields(one, "x"))) == ["x"]
+    assert list(named_tensors(one)) == ["batch"]
+    assert named_tensors("text") == {}
 
 
 def test_a_kept_batch_is_a_copy() -> None:
     batch = torch.ones(2)
-    kept = batches.named(batch, copied=True)["batch"]
+    kept = named_tensors(batch, copied=True)["batch"]
     batch.zero_()
     assert kept.tolist() == [1.0, 1.0]
 

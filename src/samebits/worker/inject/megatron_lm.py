@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from samebits.worker.inject import batches
-from samebits.worker.inject.session import Metrics, session
+from samebits.worker.inject.session import Metrics, named_tensors, session
 from samebits.worker.inject.torch_hooks import in_rank
 from samebits.worker.trace.trace import is_quiet
 
@@ -46,7 +45,7 @@ def stepping(_optimizer: Any) -> None:
 
 def drew(batch: Any) -> None:
     if listens() and session().open:
-        session().batch(batches.named(batch))
+        session().batch(named_tensors(batch))
 
 
 def _watched_step(original: Callable[..., Any]) -> Callable[..., Any]:

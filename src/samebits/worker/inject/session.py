@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import faulthandler
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+import torch.distributed as dist
 
 from samebits.fingerprint.header import Coordinates
 from samebits.fingerprint.paths import Artifact
+from samebits.spec.command import FAULTS
 from samebits.spec.plan import Plan
 from samebits.spec.sections import CommandRecipe
 from samebits.worker import clock
+from samebits.worker.faults import FaultError
 from samebits.worker.hooks import Training, Watcher
-from samebits.worker.inject import places
-from samebits.worker.inject.watching import watchers
 from samebits.worker.trace.trace import quiet
+from samebits.worker.watchers import watchers_of
 
 Batch = dict[str, torch.Tensor]
 Metrics = dict[str, float | torch.Tensor]
@@ -95,12 +98,12 @@ class Session:
             self._attach(chunks, optimizer, scheduler)
 
     def _attach(self, chunks: Sequence[Any], optimizer: Any, scheduler: Any) -> None:
-        where = places.coordinates()
+        where = rank_coordinates()
         self._check(where)
         training = Training(
             plan=self.plan,
             coordinates=where,
-            device=places.device(chunks),
+            device=model_device(chunks),
             chunks=list(chunks),
             optimizer=optimizer,
             scheduler=scheduler,
@@ -108,7 +111,7 @@ class Session:
             clock=clock.start(),
             step=self.plan.first_step - 1,
         )
-        self._watchers, self._seal = watchers(self._artifact, self.plan, where.rank, self._launch)
+        self._watchers, self._capture = watchers_of(self._artifact, self.plan, where.rank, self._launch)
         self._training = training
         atexit.register(self.finish)
         if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
@@ -210,7 +213,8 @@ class Session:
         with quiet():
             for watcher in self._watchers:
                 watcher.on_final(training)
-            self._seal(training.clock.rows())
+            self._capture.recorder.time(training.clock.rows())
+            self._capture.recorder.seal()
         print(f"samebits: rank {training.coordinates.rank} sealed", file=sys.stderr, flush=True)
 
     def refuse(self, message: str) -> NoReturn:
@@ -219,6 +223,10 @@ class Session:
         raise InjectionError(message)
 
     def _check(self, where: Coordinates) -> None:
+        """Refuse another world, and faults that cannot be planted here: one that never strikes proves nothing."""
+        for fault in self.plan.faults:
+            if fault.kind not in FAULTS:
+                raise FaultError(f"fault {fault.kind}: must be one of {', '.join(FAULTS)} with workload command")
         if where.world != self.plan.world:
             raise InjectionError(
                 f"samebits: {where.world} ranks train, parallel.world is {self.plan.world}; mend the recipe or its line"
@@ -267,3 +275,58 @@ def _seal_before_exit(of: Session) -> None:
         _EXIT(status)
 
     os._exit = sealed_exit  # type: ignore[assignment]
+
+
+def rank_coordinates() -> Coordinates:
+    """Of Megatron's groups where they were made; else rank and world alone, all other ranks taken for replicas."""
+    state: Any = sys.modules.get("megatron.core.parallel_state")
+    if state is not None and state.model_parallel_is_initialized():
+        return Coordinates(
+            rank=dist.get_rank(),
+            world=dist.get_world_size(),
+            tensor=state.get_tensor_model_parallel_rank(),
+            pipeline=state.get_pipeline_model_parallel_rank(),
+            data=state.get_data_parallel_rank(),
+            expert=state.get_expert_model_parallel_rank(),
+            context=state.get_context_parallel_rank(),
+        )
+    started = dist.is_available() and dist.is_initialized()
+    rank = dist.get_rank() if started else int(os.environ.get("RANK", "0"))
+    world = dist.get_world_size() if started else int(os.environ.get("WORLD_SIZE", "1"))
+    return Coordinates(rank=rank, world=world, tensor=0, pipeline=0, data=rank, expert=0, context=0)
+
+
+def model_device(chunks: Sequence[Any]) -> torch.device:
+    """Where the model lies."""
+    for chunk in chunks:
+        for parameter in chunk.parameters():
+            found: torch.device = parameter.device
+            return found
+    return torch.device("cpu")
+
+
+_DEEPEST = 8
+
+
+def named_tensors(batch: Any, *, copied: bool = False) -> dict[str, torch.Tensor]:
+    """copied: the caller keeps them beyond the moment at which the loop gets its own. What is no tensor is left out."""
+    return {name: tensor.detach().clone() if copied else tensor for name, tensor in _tensors(batch, "", _DEEPEST)}
+
+
+def _tensors(value: Any, name: str, deep: int) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield name or "batch", value
+    elif deep:
+        for key, inner in _parts(value):
+            yield from _tensors(inner, f"{name}.{key}" if name else key, deep - 1)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        yield from ((str(key), inner) for key, inner in value.items())
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        yield from zip(value._fields, value, strict=True)
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        yield from ((str(index), inner) for index, inner in enumerate(value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))

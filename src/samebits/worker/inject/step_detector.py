@@ -8,16 +8,17 @@ before the first forward pass of training.
 
 from __future__ import annotations
 
+import gc
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from samebits.worker.hooks import Chain
-from samebits.worker.inject import batches, bootstrap, models
-from samebits.worker.inject.session import Batch, Metrics, Session, session
+from samebits.worker.inject import bootstrap
+from samebits.worker.inject.session import Batch, InjectionError, Metrics, Session, named_tensors, session
 from samebits.worker.trace.trace import is_quiet
 
 _MOST_REPORTED = 4
@@ -72,10 +73,10 @@ class Loop:
         if found.attached and not found.open and not found.save_due and not found.complete:
             self._begin(found)
         if found.open:
-            found.batch(batches.named(batch))
+            found.batch(named_tensors(batch))
         elif not found.complete:
             # The last one before the first forward pass: a resumed loop may draw and drop what came before it.
-            self._pending = batches.named(batch, copied=True)
+            self._pending = named_tensors(batch, copied=True)
 
     def drawing(self, draw: Callable[[], Any]) -> Any:
         """A batch from an iterator that is known to be the loop's; whatever it draws from is not asked."""
@@ -164,7 +165,7 @@ class Loop:
         alive = [optimizer for ref in self._built if (optimizer := ref()) is not None]
         inner = {id(one) for optimizer in alive for one in _inside(optimizer)}
         outer = [optimizer for optimizer in alive if id(optimizer) not in inner]
-        return models.trained(outer), outer[0] if len(outer) == 1 else Chain(outer)
+        return trained_modules(outer), outer[0] if len(outer) == 1 else Chain(outer)
 
     def _metrics(self, optimizer: Any, result: Any) -> Metrics:
         found: Metrics = dict(self._losses)
@@ -197,3 +198,51 @@ def of_process(arm: Callable[[], None]) -> Loop:
     if not _LOOPS:
         _LOOPS.append(Loop(arm))
     return _LOOPS[0]
+
+
+def trained_modules(optimizers: Sequence[Any]) -> list[Any]:
+    """In the order in which the optimizers hold their first parameters. Raises InjectionError where there is none."""
+    chunks = [chunk for optimizer in optimizers for chunk in getattr(optimizer, "model_chunks", ())]
+    if chunks:
+        return list(dict.fromkeys(chunks))
+    places = {id(tensor): place for place, tensor in enumerate(_stepped(optimizers))}
+    found = []
+    for module in _outermost():
+        held = list(module.parameters())
+        own = {places[key] for parameter in held for key in _keys(parameter) if key in places}
+        if own:
+            found.append((min(own), -len(held), type(module).__qualname__, own, module))
+    if not found:
+        raise InjectionError(
+            "samebits: no module holds what the optimizer steps, so that no model can be captured; name it yourself: "
+            "samebits.watch(model, optimizer)"
+        )
+    return list(_needed(sorted(found, key=lambda entry: entry[:3])))
+
+
+def _needed(found: list[tuple[int, int, str, set[int], Any]]) -> Iterator[Any]:
+    """Two wrappers may hold the same model: the larger one stands for both."""
+    covered: set[int] = set()
+    for _, _, _, own, module in found:
+        if own - covered:
+            covered |= own
+            yield module
+
+
+def _stepped(optimizers: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            yield from group["params"]
+
+
+def _keys(parameter: Any) -> list[int]:
+    """Megatron steps full-precision copies, which the parameters point to."""
+    return [id(parameter), id(getattr(parameter, "main_param", None))]
+
+
+def _outermost() -> Iterator[Any]:
+    """Modules that are in no other one. The collector knows them all; asking it changes nothing."""
+    # By type: isinstance asks objects of all kinds for their class, and proxies answer by doing something.
+    modules: list[Any] = [found for found in gc.get_objects() if issubclass(type(found), torch.nn.Module)]
+    inner = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}
+    return (module for module in modules if id(module) not in inner)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from samebits.fingerprint.records import Kind, Site
-from samebits.worker.inject.import_hooks import Finder
+from samebits.worker.import_hooks import Finder
 from samebits.worker.trace.dispatch import Operations, further
 from samebits.worker.trace.libraries import LAUNCHERS, LIBRARIES, NAMES, TUNERS, Library
 from samebits.worker.trace.memory_writes import Ledger

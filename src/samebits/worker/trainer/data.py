@@ -29,7 +29,7 @@ class DataError(ValueError):
     """Data that does not fit the recipe, or a position that does not fit the data."""
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """A fixed order of samples.
 
     epoch_samples: samples until the order is drawn anew; 0: the source never ends.
@@ -49,7 +49,7 @@ class Shape:
     vocabulary: int
 
 
-class Stream:
+class SyntheticSamples:
     """Sample i is drawn from a generator keyed by (seed, i): equal on every machine, no epoch, no file."""
 
     epoch_samples = 0
@@ -105,7 +105,7 @@ class TokenFile:
 class Ahead:
     """The samples of another source, drawn by threads before they are wanted."""
 
-    def __init__(self, source: Source, threads: int) -> None:
+    def __init__(self, source: SampleSource, threads: int) -> None:
         self.epoch_samples = source.epoch_samples
         self._source = source
         self._ahead = 4 * threads
@@ -135,7 +135,7 @@ class Sampler:
                 f"data.global_batch is {data.global_batch}, must be divisible by data.micro_batch x parallel.data "
                 f"({data.micro_batch} x {ranks})"
             )
-        self._source: Source = open_source(data, shape)
+        self._source: SampleSource = open_source(data, shape)
         self._shape = shape
         self._micro = data.micro_batch
         self._global = data.global_batch
@@ -196,10 +196,10 @@ class Sampler:
             self.micro_batch = 0
 
 
-def open_source(data: Data, shape: Shape) -> Source:
+def open_source(data: Data, shape: Shape) -> SampleSource:
     """The order of samples that a recipe's `data` section describes."""
     if isinstance(data, StreamData):
-        return Stream(data.stream_seed, shape)
+        return SyntheticSamples(data.stream_seed, shape)
     return TokenFile(data, shape)
 
 

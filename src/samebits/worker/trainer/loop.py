@@ -18,7 +18,7 @@ from samebits.worker import clock
 from samebits.worker.capture import rng
 from samebits.worker.hooks import Training, Watcher
 from samebits.worker.trace.trace import quiet
-from samebits.worker.trainer import checkpoint, megatron_fixes, metrics, model, process_groups
+from samebits.worker.trainer import checkpoint, megatron_fixes, metrics, model
 from samebits.worker.trainer.data import Sampler, Shape
 from samebits.worker.trainer.label import CheckpointError
 
@@ -47,12 +47,12 @@ def run(plan: Plan, checkpoints: Path, watchers: Sequence[Watcher]) -> Clocks:
 def build(plan: Plan) -> Training:
     """Joins the process group, seeds every stream and builds model, optimizer, schedule and data."""
     recipe = built_in(plan.recipe)
-    coordinates = process_groups.join(recipe.parallel)
+    coordinates = model.join(recipe.parallel)
     rng.seed_all(recipe.seed, coordinates.pipeline)
     chunks = model.build_chunks(plan)
     optimizer = model.build_optimizer(recipe, chunks)
     shape = Shape(recipe.model.sequence_length, recipe.model.vocabulary)
-    device = process_groups.device()
+    device = model.device()
     return Training(
         plan=plan,
         coordinates=coordinates,
@@ -186,4 +186,4 @@ def _finish(plan: Plan, checkpoints: Path) -> None:
     dist.barrier()
     if dist.get_rank() == 0 and not plan.keep_checkpoints:
         shutil.rmtree(checkpoints, ignore_errors=True)
-    process_groups.leave()
+    model.leave()

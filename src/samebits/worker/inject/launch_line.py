@@ -1,4 +1,4 @@
-"""Becomes a recipe's launch line: `python -m samebits.worker.inject.start ARTIFACT`, once a rank or once a node.
+"""Becomes a recipe's launch line: `python -m samebits.worker.inject.launch_line ARTIFACT`, once a rank or once a node.
 
 Fills in the placeholders, checks the inputs, and sets what capture needs in the environment. Standard library only:
 nothing of this process is left when the line runs.

@@ -19,8 +19,8 @@ from samebits.fingerprint import conditions
 from samebits.spec.plan import Plan
 from samebits.spec.sections import StreamData, TokenData
 from samebits.spec.stressors import NAMES, Stressor
-from samebits.worker import unrest
-from samebits.worker.trainer.data import Ahead, Ids, Sampler, Shape, Source, Stream, TokenFile
+from samebits.worker import jitter as unrest
+from samebits.worker.trainer.data import Ahead, Ids, Sampler, SampleSource, Shape, SyntheticSamples, TokenFile
 
 SHAPE = Shape(sequence_length=4, vocabulary=256)
 
@@ -95,13 +95,13 @@ def test_odd_allocations_are_kept_while_the_rank_lives_and_differ_by_rank(tmp_pa
     assert [tensor.numel() for tensor in other._tensors] == [size + 1 for size in sizes]
 
 
-def sources(folder: Path) -> dict[str, Source]:
+def sources(folder: Path) -> dict[str, SampleSource]:
     corpus = folder / "corpus"
     corpus.write_bytes(bytes(range(256)))
     file = TokenData(
         source="tokens", path=str(corpus), dtype="uint8", sha256="", shuffle_seed=3, micro_batch=2, global_batch=8
     )
-    return {"stream": Stream(7, SHAPE), "tokens": TokenFile(file, SHAPE)}
+    return {"stream": SyntheticSamples(7, SHAPE), "tokens": TokenFile(file, SHAPE)}
 
 
 @pytest.mark.parametrize("kind", ["stream", "tokens"])
