@@ -19,7 +19,7 @@ from samebits.fingerprint import conditions
 from samebits.spec.plan import Plan
 from samebits.spec.sections import StreamData, TokenData
 from samebits.spec.stressors import NAMES, Stressor
-from samebits.worker import jitter as unrest
+from samebits.worker import jitter
 from samebits.worker.trainer.data import Ahead, Ids, Sampler, SampleSource, Shape, SyntheticSamples, TokenFile
 
 SHAPE = Shape(sequence_length=4, vocabulary=256)
@@ -34,22 +34,22 @@ def training(of: Plan, **more: Any) -> Any:
 
 
 def test_without_variations_nothing_watches(tmp_path: Path) -> None:
-    assert unrest.watchers(plan(), 0, tmp_path) == []
+    assert jitter.watchers(plan(), 0, tmp_path) == []
     outside = tuple(name for name in NAMES if name not in ("addresses", "loader-threads", "delayed-rank"))
-    assert unrest.watchers(plan(*outside), 0, tmp_path) == []
+    assert jitter.watchers(plan(*outside), 0, tmp_path) == []
 
 
 def test_one_rank_is_delayed_and_always_the_same(tmp_path: Path) -> None:
     wanted = plan("delayed-rank")
-    watched = [bool(unrest.watchers(wanted, rank, tmp_path)) for rank in range(2)]
+    watched = [bool(jitter.watchers(wanted, rank, tmp_path)) for rank in range(2)]
     assert sorted(watched) == [False, True]
-    assert watched.index(True) == unrest.delayed_rank(wanted)
+    assert watched.index(True) == jitter.delayed_rank(wanted)
 
 
 def pauses(wanted: Plan, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    (delay,) = unrest.watchers(wanted, unrest.delayed_rank(wanted), folder)
+    (delay,) = jitter.watchers(wanted, jitter.delayed_rank(wanted), folder)
     own = training(wanted)
     for own.step in range(1, 13):
         delay.on_step_begin(own)
@@ -80,16 +80,16 @@ def test_no_random_stream_of_the_training_is_touched(tmp_path: Path, monkeypatch
 
     before = streams()
     pauses(plan("delayed-rank"), tmp_path, monkeypatch)
-    for watcher in unrest.watchers(plan("addresses"), 0, tmp_path):
+    for watcher in jitter.watchers(plan("addresses"), 0, tmp_path):
         watcher.on_start(training(plan()))
     assert streams() == before
 
 
 def test_odd_allocations_are_kept_while_the_rank_lives_and_differ_by_rank(tmp_path: Path) -> None:
-    (own,) = unrest.watchers(plan("addresses"), 0, tmp_path)
-    (other,) = unrest.watchers(plan("addresses"), 1, tmp_path)
-    assert isinstance(own, unrest.OddAllocations)
-    assert isinstance(other, unrest.OddAllocations)
+    (own,) = jitter.watchers(plan("addresses"), 0, tmp_path)
+    (other,) = jitter.watchers(plan("addresses"), 1, tmp_path)
+    assert isinstance(own, jitter.OddAllocations)
+    assert isinstance(other, jitter.OddAllocations)
     sizes = [tensor.numel() for tensor in own._tensors]
     assert len(sizes) == len(own._kept) > 3
     assert [tensor.numel() for tensor in other._tensors] == [size + 1 for size in sizes]
@@ -130,7 +130,7 @@ def test_a_sampler_draws_ahead_from_where_it_stands(tmp_path: Path) -> None:
     ahead, alone = (Sampler(data, SHAPE, 1, 2, torch.device("cpu")) for _ in range(2))
     for sampler in (ahead, alone):
         sampler.next_micro_batch()
-    (watcher,) = unrest.watchers(plan("loader-threads"), 0, tmp_path)
+    (watcher,) = jitter.watchers(plan("loader-threads"), 0, tmp_path)
     watcher.on_start(training(plan(), sampler=ahead))
     assert isinstance(ahead._source, Ahead)
     for _ in range(5):

@@ -1,1 +1,1 @@
-"""What runs inside the container: standard library, numpy, torch and megatron only."""
+"""Code that runs inside the container, in every rank: standard library, numpy, torch and megatron only."""

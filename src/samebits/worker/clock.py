@@ -1,4 +1,4 @@
-"""The clocks of one rank: what each step's time was spent on, by `artifact.clock.Phase`.
+"""Clocks of one rank: how much of each step's time each phase took (`samebits.fingerprint.clock.Phase`).
 
 On a device CUDA events on the current stream mark the borders between phases, and are read when the step is over: a
 collective's share is what the stream waited for it. Elsewhere the host's monotonic clock does. Clocks run in every arm
@@ -23,7 +23,8 @@ _COLLECTIVES = (
     *("all_to_all_single", "broadcast", "reduce", "gather", "scatter", "send", "recv", "batch_isend_irecv", "barrier"),
     *("_all_gather_base", "_reduce_scatter_base", "all_gather_object", "broadcast_object_list"),
 )
-"""Of torch.distributed. Not `isend` and `irecv`: they return at once, and P2POp compares them by identity."""
+"""Functions of torch.distributed that count as communication. Not `isend` and `irecv`: they return at once, and P2POp
+compares them by identity."""
 
 
 class Clock:
@@ -47,7 +48,7 @@ class Clock:
         self._marks.append((self._now(), Phase.OTHER))
 
     def enter(self, phase: Phase) -> None:
-        """Outside a step nothing is timed."""
+        """Begin a phase inside the current one; outside a step nothing is timed."""
         if self._inside:
             self._inside.append(phase)
             self._marks.append((self._now(), phase))
@@ -68,12 +69,12 @@ class Clock:
         self._inside = []
 
     def saved(self) -> None:
-        """A checkpoint is written after the step just timed."""
+        """Note that a checkpoint is written after the step just timed."""
         step, _, spent = self._rows[-1]
         self._rows[-1] = step, 1, spent
 
     def stretch(self, percent: float) -> None:
-        """Makes the step at hand, as far as it has come, take so much longer: to test what measures it."""
+        """Make the current step take this much longer than it took so far, to test what measures it."""
         self._marks.append((self._now(), self._inside[-1]))
         self._settle()
         spent = self._spent()
@@ -86,7 +87,7 @@ class Clock:
         return np.array(self._rows, CLOCK)
 
     def _spent(self) -> list[int]:
-        """Nanoseconds by phase, up to the last mark."""
+        """Return the nanoseconds spent in each phase, up to the last mark."""
         spent = [0] * len(Phase)
         for (start, phase), (stop, _) in zip(self._marks, self._marks[1:], strict=False):
             spent[phase] += self._nanoseconds(start, stop)
@@ -99,11 +100,11 @@ class Clock:
         return int(stop - start)
 
     def _settle(self) -> None:
-        """Waits until all marks can be read."""
+        """Wait until all marks can be read."""
 
 
 class DeviceClock(Clock):
-    """Of the device's current stream. Events are used again from step to step."""
+    """Clock of the device's current stream. Its events are reused from step to step."""
 
     source = EVENTS
 
@@ -141,19 +142,21 @@ class _During:
 
 
 _RUNNING: list[Clock] = []
-"""The clock of this process, where training has begun."""
+"""The clock of this process; empty before training begins."""
 
 
 def start() -> Clock:
-    """The clock of this rank's device."""
+    """Start and return the clock that fits this rank's device."""
     clock = DeviceClock() if torch.cuda.is_available() else Clock()
     _RUNNING[:] = [clock]
     return clock
 
 
 def time_collectives() -> None:
-    """From now on they count as communication; before megatron is imported, which binds some of their names. Once for
-    a process."""
+    """Time the collectives of torch.distributed as communication from now on; has an effect once in a process.
+
+    Call it before megatron is imported, which binds some of their names.
+    """
     if getattr(torch.distributed, "_samebits_timed", False):
         return
     for name in _COLLECTIVES:
@@ -164,7 +167,7 @@ def time_collectives() -> None:
 
 
 def communicating(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, whose time counts as communication."""
+    """Return a wrapper of the function whose time counts as communication."""
 
     def timed(*args: Any, **kwargs: Any) -> Any:
         if not _RUNNING:

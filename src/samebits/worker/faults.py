@@ -27,7 +27,7 @@ class FaultError(ValueError):
 
 
 class Planter(Watcher):
-    """Plants one fault. Stands before capture in the list of watchers, so that capture sees what it did.
+    """Watcher that plants one fault. It stands before capture among the watchers, so that capture sees its effect.
 
     recorder: gives the recorder, once there is one.
     """
@@ -79,14 +79,14 @@ class Planter(Watcher):
 
 
 def planted_note(training: Training, moment: Moment, fault: Fault, site: Site) -> dict[str, Any]:
-    """Where and when a fault struck, and the item that shows it first."""
+    """Return the note of where and when a fault struck, and of the item that shows it first."""
     place = {"rank": training.coordinates.rank, "moment": moment.name.lower(), "step": training.step}
     what = {"fault": fault.kind, "kind": site.kind, "name": site.name, "scope": site.scope}
     return {"type": "planted", **place, **what}
 
 
 def move_one_ulp(tensor: torch.Tensor) -> None:
-    """Moves the first element by one unit in the last place, in place: its bit pattern plus or minus one.
+    """Move the first element by one unit in the last place, in place: its bit pattern plus or minus one.
 
     tensor: floating point, at least one element.
     """
@@ -98,7 +98,7 @@ _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def swap_samples(batch: dict[str, torch.Tensor]) -> Site:
-    """Exchanges the first two samples of a micro-batch that differ."""
+    """Exchange the first two samples of a micro-batch that differ."""
     tokens = batch["tokens"]
     other = next((row for row in range(1, len(tokens)) if not torch.equal(tokens[0], tokens[row])), None)
     if other is None:
@@ -109,7 +109,7 @@ def swap_samples(batch: dict[str, torch.Tensor]) -> Site:
 
 
 def log_otherwise(metrics: dict[str, float | torch.Tensor], fault: Fault) -> Site:
-    """Reports another loss than the one that was trained on."""
+    """Report another loss than the one that was trained on."""
     name = fault.target or "lm loss"
     if name not in metrics:
         raise FaultError(f"loss-logging: rank {fault.rank} logs no {name!r}; it logs {', '.join(sorted(metrics))}")
@@ -147,7 +147,7 @@ def _skip_draw(training: Training, fault: Fault) -> Site:
 
 
 def drawn_once(training: Training, name: str, state: torch.Tensor | bytes) -> torch.Tensor:
-    """The state of a torch generator after one more draw."""
+    """Return the state of a torch generator after one more draw."""
     device = training.device if name != "torch" else torch.device("cpu")
     generator = torch.Generator(device=device)
     generator.set_state(torch.as_tensor(state))
@@ -164,7 +164,7 @@ def _skip_sample(training: Training, fault: Fault) -> Site:
 
 
 def _pick(sites: Mapping[Site, torch.Tensor], fault: Fault) -> tuple[Site, torch.Tensor]:
-    """The named one, or the first."""
+    """Return the item that the fault names, or the first one."""
     for site, tensor in sites.items():
         if fault.target is None or site.name == fault.target:
             return site, tensor

@@ -1,4 +1,4 @@
-"""The points of a training run at which something may look (capture) or meddle (planted faults).
+"""Points of a training run at which watchers are called: to observe (capture) or to interfere (planted faults).
 
 The trainer calls every watcher in order at each point and knows nothing else about them. A watcher adds no
 collective and draws from no random stream.
@@ -44,13 +44,13 @@ class Training:
 
 @dataclass(frozen=True)
 class Chain:
-    """Several optimizers of one loop, by the name under which Megatron's ChainedOptimizer has them."""
+    """Several optimizers of one loop, in the attribute in which Megatron's ChainedOptimizer has them."""
 
     chained_optimizers: list[Any]
 
 
 class Watcher:
-    """Looks at nothing; subclasses override the points they care about. phase: what its time counts as."""
+    """Watcher that does nothing; subclasses override the points they need. phase: what its time counts as."""
 
     phase: ClassVar[Phase] = Phase.OTHER
 

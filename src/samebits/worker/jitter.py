@@ -1,9 +1,4 @@
-"""What disturbs a stressed rank from within, and changes nothing: pauses, odd allocations, data drawn ahead.
-
-Watchers for the trainer, and for whoever else drives a rank's watchers:
-
-    watchers = [*unrest.watchers(plan, rank, artifact.folder), ...]
-"""
+"""Disturbances inside a rank of a stress run: pauses, odd allocations, data drawn ahead. None may change a number."""
 
 from __future__ import annotations
 
@@ -19,14 +14,14 @@ from samebits.worker.hooks import Training, Watcher
 
 LOADER_THREADS = 3
 _PAUSED = 0.25
-"""Share of a delayed rank's points at which it pauses."""
+"""Share of the points at which a delayed rank pauses."""
 _SHORTEST, _LONGEST = 0.002, 0.040
-"""Seconds."""
+"""Bounds of one pause, in seconds."""
 _ODD_BYTES = (1, 37, 511, 4_099, 65_539, 262_147, 1_048_583)
 
 
 def watchers(plan: Plan, rank: int, artifact: Path) -> list[Watcher]:
-    """Of this rank; none in any arm but a stressed one."""
+    """Return the watchers that disturb this rank; none in an arm that is not stressed."""
     found: list[Watcher] = []
     if "addresses" in plan.stress:
         found.append(OddAllocations(rank))
@@ -38,11 +33,12 @@ def watchers(plan: Plan, rank: int, artifact: Path) -> list[Watcher]:
 
 
 def delayed_rank(plan: Plan) -> int:
+    """Return the rank that is delayed, the same one in every run of a recipe."""
     return random.Random(f"delayed rank of {plan.recipe.name}").randrange(plan.world)
 
 
 class Delay(Watcher):
-    """Sleeps at random points, the same ones in every run of a recipe. Draws from a stream of its own."""
+    """Watcher that sleeps at random points, the same ones in every run of a recipe; it has its own random stream."""
 
     def __init__(self, plan: Plan, rank: int, artifact: Path) -> None:
         self._chance = random.Random(f"delays of {plan.recipe.name}")
@@ -85,8 +81,10 @@ class Delay(Watcher):
 
 
 class OddAllocations(Watcher):
-    """Memory of odd sizes, every second piece given back: what comes later lies elsewhere. Made before the model on the
-    host, before the first step on a device."""
+    """Allocations of odd sizes, every second one freed, so that later tensors get other addresses.
+
+    They are made on the host before the model is built, and on a device before the first step.
+    """
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -104,7 +102,7 @@ def _odd_tensors(device: torch.device, rank: int) -> list[torch.Tensor]:
 
 
 class DrawnAhead(Watcher):
-    """The data's own order, drawn by threads before it is wanted."""
+    """Watcher that has threads draw the samples, in their unchanged order, before they are needed."""
 
     def __init__(self, rank: int, artifact: Path) -> None:
         self._rank = rank

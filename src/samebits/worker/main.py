@@ -1,4 +1,4 @@
-"""Entry of one rank: `python -m samebits.worker.main ARTIFACT`, with torch.distributed's usual environment.
+"""Entry point of one rank: `python -m samebits.worker.main ARTIFACT`, with torch.distributed's usual environment.
 
 Light and guarded: Megatron's checkpoint save spawns a helper process that imports this module again.
 """
@@ -17,7 +17,7 @@ from samebits.worker import rendezvous
 
 
 def main(folder: Path) -> None:
-    """Runs the plan that lies in the folder and seals this rank's fingerprint file."""
+    """Run the plan in the folder and seal this rank's fingerprint file."""
     from samebits.fingerprint.paths import Artifact
     from samebits.spec.plan import Plan
     from samebits.worker.trainer.train import train
@@ -36,7 +36,7 @@ def main(folder: Path) -> None:
 
 
 def run() -> None:
-    """Ends the process at once where the rank fails: peers that wait for it must not keep it alive."""
+    """Run the rank; on failure end the process at once, for peers that wait for it must not keep it alive."""
     started = time.monotonic()
     # A launcher that sees no progress asks for the stacks of all threads; they appear in this rank's log.
     faulthandler.register(signal.SIGUSR1, all_threads=True)

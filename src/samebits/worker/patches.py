@@ -1,4 +1,4 @@
-"""Functions replaced for a while, and put back exactly as they were."""
+"""Temporary replacement of functions, undone exactly."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ _ABSENT = object()
 
 
 class Patches:
-    """Restored in reverse order. What an owner had only by inheritance, or not at all, it has no more afterwards."""
+    """Replacements of attributes, restored in reverse order.
+
+    An attribute that its owner only inherited, or did not have, is deleted again.
+    """
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        """owner: a class, module or object."""
+        """Replace an attribute of a class, module or object."""
         # Not getattr: a method of a class would come back as another object than it went.
         self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)

@@ -1,4 +1,4 @@
-"""Entry of one rank of a stress run: `python -m samebits.worker.perturb ARTIFACT COMMAND...`.
+"""Entry point of one rank of a stress run: `python -m samebits.worker.perturb ARTIFACT COMMAND...`.
 
 Brings about what the plan in the folder varies outside the training itself, notes how, and becomes the command: the
 process keeps its id, its parent and its session. Standard library only, whatever the command is.
@@ -24,13 +24,15 @@ _MIB = 1 << 20
 
 
 class NotInForceError(RuntimeError):
-    """A variation that cannot be brought about here: why."""
+    """A variation that cannot be brought about here; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class StartingRank:
-    """One rank, or what starts all ranks of a node, before it begins. local_world: processes like this one on the node.
-    cores: it may run on these."""
+    """A process about to become a rank, or what starts all ranks of a node.
+
+    local_world: number of such processes on the node. cores: numbers of the cores that it may run on.
+    """
 
     artifact: Path
     plan: Plan
@@ -41,13 +43,13 @@ class StartingRank:
 
     @property
     def share(self) -> tuple[int, ...]:
-        """Of the cores, those for this rank when the ranks of a machine divide them, the last ones first."""
+        """Return this rank's cores when the ranks of a node divide them, beginning with the last core."""
         backwards = self.cores[::-1]
         return backwards[self.local_rank :: self.local_world] or (backwards[self.local_rank % len(backwards)],)
 
 
 def main(artifact: Path, command: Sequence[str]) -> None:
-    """Does not return."""
+    """Vary what the plan in the folder names, then replace this process by the command."""
     plan = Plan.from_json((artifact / "plan.json").read_text(encoding="utf-8"))
     place = StartingRank(
         artifact=artifact,
@@ -64,7 +66,7 @@ def main(artifact: Path, command: Sequence[str]) -> None:
 
 
 def _number(*variables: str) -> int:
-    """0 for what starts all ranks of a machine by itself."""
+    """Return the first of the variables that is set; 0 for a process that starts all ranks of a node itself."""
     return next((int(os.environ[name]) for name in variables if name in os.environ), 0)
 
 
@@ -80,14 +82,17 @@ def _noted(name: str, vary: Callable[[StartingRank], str], place: StartingRank) 
 
 
 def _vary_hash_seed(place: StartingRank) -> str:
-    """Never 0, which every other run has."""
+    """Set a hash seed of the rank's own, never 0, which every other run has."""
     seed = (place.rank + 1) * _BIG_PRIME % 2**32 or 1
     os.environ["PYTHONHASHSEED"] = str(seed)
     return f"PYTHONHASHSEED={seed}"
 
 
 def _vary_addresses(place: StartingRank) -> str:
-    """The allocations before training are the rank's own (see `samebits.worker.jitter`)."""
+    """Change the layout of the heap and switch address randomization over.
+
+    `samebits.worker.jitter` adds allocations inside the rank.
+    """
     odd = 2 * place.rank + 1
     os.environ |= {
         "MALLOC_ARENA_MAX": str(1 + place.rank % 3),
@@ -103,7 +108,7 @@ def _vary_addresses(place: StartingRank) -> str:
 
 
 def _vary_host_name(place: StartingRank) -> str:
-    """Ranks of one machine see one name, as before: libraries take it for the machine."""
+    """Give the host another name; one for all ranks of a node, because libraries identify the node by it."""
     if place.plan.world > int(os.environ.get("LOCAL_WORLD_SIZE", "1")) and "GLOO_SOCKET_IFNAME" not in os.environ:
         raise NotInForceError("libraries find the network by the host name; set `interface` in the cluster file")
     name = f"stress-{os.uname().nodename}"[:63].rstrip("-.")
@@ -116,7 +121,7 @@ def _vary_host_name(place: StartingRank) -> str:
 
 
 def _vary_caches(place: StartingRank) -> str:
-    """Python compiles every module anew and writes none. A folder that the recipe itself names stays."""
+    """Use empty caches: also Python compiles every module anew and writes none. Folders that the recipe names stay."""
     fresh = folder(place.artifact) / f"caches-{place.rank:05d}-{os.getpid()}"
     asked = place.plan.recipe.determinism.environment
     variables = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor", "PYTHONPYCACHEPREFIX": "python"}
@@ -133,7 +138,7 @@ def _vary_caches(place: StartingRank) -> str:
 
 
 def _forget_pages(path: Path) -> None:
-    """Of one file; what another process has mapped stays."""
+    """Drop one file from the page cache; pages that another process has mapped stay."""
     try:
         with path.open("rb") as stream:
             os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -142,7 +147,7 @@ def _forget_pages(path: Path) -> None:
 
 
 def _vary_order(place: StartingRank) -> str:
-    """Other cores for each rank; the launcher starts the ranks, and has Slurm take the nodes, in reverse order."""
+    """Pin each rank to its share of cores; the launcher reverses the order of ranks and of Slurm's nodes."""
     if _starts_ranks(place.plan):
         raise NotInForceError("the line starts its ranks itself (command.launcher), in an order of its own")
     node = os.environ.get("SLURMD_NODENAME")
@@ -178,16 +183,19 @@ _OUTSIDE: dict[str, Callable[[StartingRank], str]] = {
     # Last: its processes are copies of this one, and on the same cores.
     "contention": _contend,
 }
-"""What must be so before the rank's program begins; the others are the rank's own."""
+"""Variations made before the rank's program begins; `samebits.worker.jitter` makes the others inside it."""
 
 
 NICENESS = 5
-"""A rank keeps about three quarters of a core, and is interrupted all the time."""
+"""Niceness of a busy process: the rank keeps about three quarters of a core and is often interrupted."""
 _BYTES = 1 << 20
 
 
 def start_neighbours(cores: Iterable[int]) -> list[int]:
-    """One on each of the cores; their process ids. Call it before there are threads."""
+    """Start a busy process on each of the cores and return their process ids. Call it before there are threads.
+
+    They take cores and caches from the rank, and end when it does, however it ends.
+    """
     parent = os.getpid()
     return [_fork(core, parent) for core in cores]
 
@@ -228,7 +236,10 @@ _ASK = 0xFFFF_FFFF
 
 
 def flip_address_randomization() -> bool:
-    """For whatever this process becomes by exec. Whether it is on now. Raises OSError where that is not allowed."""
+    """Switch address randomization over for what this process becomes by exec; return whether it is on now.
+
+    Raises OSError where that is not allowed.
+    """
     before = _checked(_LIBC.personality(_ASK))
     _checked(_LIBC.personality(before ^ _ADDR_NO_RANDOMIZE))
     after = _checked(_LIBC.personality(_ASK))
@@ -238,13 +249,13 @@ def flip_address_randomization() -> bool:
 
 
 def rename_host(name: str) -> None:
-    """For this process and its children alone. Raises OSError where that is not allowed."""
+    """Rename the host for this process and its children alone. Raises OSError where that is not allowed."""
     _checked(_LIBC.unshare(_CLONE_NEWUTS))
     _checked(_LIBC.sethostname(name.encode(), len(name.encode())))
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGKILL for this process where its parent ends, or has ended already."""
+    """Have the kernel kill this process when its parent ends; exit if it has ended already."""
     _checked(_LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
     if os.getppid() != parent:
         os._exit(0)

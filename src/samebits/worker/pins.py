@@ -1,4 +1,4 @@
-"""Observed pins: what this rank really runs in, read back after start-up, before the first step.
+"""Observed pins: software, hardware and settings of this rank, read back after start-up, before the first step.
 
 Only variables of an allow-list are read from the environment: the rest may hold secrets.
 """
@@ -93,7 +93,7 @@ _SCHEDULED = {"node": "SLURMD_NODENAME", "job": "SLURM_JOB_ID", "topology": "SLU
 
 
 def observe(training: Training) -> Pins:
-    """Pins of this process as they are now."""
+    """Return the pins of this process as they are now."""
     return Pins(
         software={**software(), **image(os.environ)},
         libraries=_shared(libraries(), training.plan),
@@ -107,7 +107,7 @@ def observe(training: Training) -> Pins:
 
 
 def software() -> dict[str, str]:
-    """Versions of the distributions that take part in the numbers, and of what they were built with."""
+    """Return the versions of the distributions that take part in the numbers, and of what they were built with."""
     found = {
         "python": platform.python_version(),
         "samebits": samebits.__version__,
@@ -129,8 +129,10 @@ def software() -> dict[str, str]:
 
 
 def image(variables: Mapping[str, str]) -> dict[str, str]:
-    """Digest of the container image. This is the launcher's word: it verified the image before it started the ranks,
-    from inside nothing can tell. Without the variable nothing is claimed."""
+    """Return the digest of the container image as the launcher states it; nothing where the variable is not set.
+
+    The launcher verified the image before it started the ranks; from inside the container nobody can tell.
+    """
     return {"image": variables[IMAGE]} if variables.get(IMAGE) else {}
 
 
@@ -140,7 +142,7 @@ def _driver() -> str:
 
 
 def libraries() -> dict[str, str]:
-    """Shared objects mapped into this process -> build id, or size where it has none.
+    """Return the shared objects mapped into this process with their build ids, or sizes where they have none.
 
     Left out: files made at run time (their names are random), Python's own extension modules (its version pins them;
     which of them are loaded depends on what was imported) and name-service plug-ins (which depend on the host's setup).
@@ -153,7 +155,7 @@ def libraries() -> dict[str, str]:
 
 
 def _shared(found: dict[str, str], plan: Plan) -> dict[str, str]:
-    """Without extension modules in a command's loop: it is observed behind the restore, which imports some."""
+    """Leave out extension modules for a command: it is observed after its restore, which imports some of them."""
     if not isinstance(plan.recipe, CommandRecipe):
         return found
     files = {str(vars(module).get("__file__")) for module in [*sys.modules.values()] if isinstance(module, ModuleType)}
@@ -168,7 +170,7 @@ def _matters(path: str) -> bool:
 
 
 def hardware(device: torch.device) -> dict[str, str]:
-    """Models, never serial numbers: two nodes of one kind agree."""
+    """Return the models of CPU and GPU, never serial numbers, so that two nodes of one kind agree."""
     found = {
         "machine": platform.machine(),
         "cpu": _cpu_model(),
@@ -186,13 +188,13 @@ def hardware(device: torch.device) -> dict[str, str]:
 
 
 def numa_nodes(folder: Path) -> dict[str, str]:
-    """Their number; no entry where the container hides them."""
+    """Return the number of NUMA nodes; no entry where the container hides them."""
     number = len(list(folder.glob("node[0-9]*")))
     return {"numa-nodes": str(number)} if number else {}
 
 
 def _peers(device: torch.device) -> int:
-    """Visible devices, beside this one, whose memory it can read: over NVLink or PCIe, where isolation allows it."""
+    """Count the other visible devices whose memory this one can read, over NVLink or PCIe."""
     own = torch.cuda.current_device() if device.index is None else device.index
     others = (other for other in range(torch.cuda.device_count()) if other != own)
     return sum(torch.cuda.can_device_access_peer(own, other) for other in others)
@@ -206,7 +208,7 @@ def _cpu_model() -> str:
 
 
 def runtime(device: torch.device) -> dict[str, str]:
-    """Settings in force, read back from the libraries themselves."""
+    """Return the settings in force, read back from the libraries themselves."""
     found = {
         "device": device.type,
         "threads": str(torch.get_num_threads()),
@@ -231,13 +233,13 @@ _MEGATRON = ("deterministic_mode", "cross_entropy_loss_fusion", "moe_router_fusi
 
 
 def megatron(chunks: Sequence[Any]) -> dict[str, str]:
-    """What bears on determinism in the configuration that the model was built with, where it has one."""
+    """Return the options of Megatron's model configuration that bear on determinism; none for other models."""
     config = getattr(chunks[0], "config", None)
     return {name: str(getattr(config, name)) for name in _MEGATRON if hasattr(config, name)}
 
 
 def environment(variables: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The allow-listed ones, without those of PLACES."""
+    """Return the allow-listed variables, without those of PLACES."""
     return {name: value for name, value in sorted(variables) if _allowed(name) and name not in PLACES}
 
 
@@ -246,8 +248,11 @@ def _allowed(name: str) -> bool:
 
 
 def placement(device: torch.device, variables: Mapping[str, str]) -> dict[str, str]:
-    """Where this rank ran. node: the scheduler's name of it, for a container may have a host name of its own. boot: the
-    kernel's id of this start of the machine, the same in all its containers."""
+    """Return where this rank ran.
+
+    node: the scheduler's name of it, for a container may have a host name of its own. boot: the kernel's id of this
+    start of the machine, the same in all its containers.
+    """
     found = {"host": socket.gethostname(), "pid": str(os.getpid()), "kernel": platform.release()}
     found["node"] = found["host"]
     found |= {name: variables[variable] for name, variable in _SCHEDULED.items() if variables.get(variable)}
@@ -261,7 +266,7 @@ def placement(device: torch.device, variables: Mapping[str, str]) -> dict[str, s
 
 
 def gpu_place(properties: Any) -> dict[str, str]:
-    """UUID and PCI bus id as nvidia-smi writes it (`00000000:1B:00.0`). Older torch knows no bus id."""
+    """Return the GPU's UUID and its PCI bus id as in nvidia-smi (`00000000:1B:00.0`); older torch has no bus id."""
     found = {"gpu-uuid": str(properties.uuid)}
     if hasattr(properties, "pci_bus_id"):
         bus, device = f"{properties.pci_bus_id:02X}", f"{properties.pci_device_id:02X}"
@@ -277,7 +282,10 @@ _NOTE = struct.Struct("<III")
 
 
 def build_id(path: Path) -> str:
-    """Hex build id; `size N` where the file has none; `unreadable` where it cannot be read."""
+    """Return the build id of a shared object in hex; `size N` without one, `unreadable` for an unreadable file.
+
+    It stands in an ELF note (System V ABI, gABI chapter 5); only 64-bit little-endian files are read.
+    """
     try:
         with path.open("rb") as stream:
             found = _read(stream.read(1 << 16))
@@ -289,7 +297,7 @@ def build_id(path: Path) -> str:
 
 
 def _read(data: bytes) -> str | None:
-    """data: the beginning of the file; program headers and GNU notes stand there."""
+    """Return the build id from the beginning of an ELF file, where program headers and GNU notes stand."""
     fields = _HEADER.unpack_from(data)
     if fields[0] != b"\x7fELF" or fields[1:3] != (2, 1):
         return None
@@ -313,7 +321,7 @@ def _note(data: bytes) -> str | None:
 
 
 def code() -> dict[str, str]:
-    """Of samebits, and of Megatron Core where this process has imported it."""
+    """Return the digests of the Python sources of samebits and, where it is imported, of Megatron Core."""
     own = Path(samebits.__file__).parent
     found = {"samebits": tree(own, rank_sources(own))}
     if megatron := sys.modules.get("megatron.core"):
@@ -323,7 +331,10 @@ def code() -> dict[str, str]:
 
 
 def data(recipe: Recipe) -> dict[str, str]:
-    """What is trained on; of a command its inputs, scripts among them. Raises OSError where a file is missing."""
+    """Return the digests of the training data; for a command those of its inputs, scripts included.
+
+    Raises OSError where a file is missing.
+    """
     if isinstance(recipe, CommandRecipe):
         folder = Path(recipe.command.folder)
         return {path: file_digest(folder / path) for path in recipe.command.inputs}
@@ -334,6 +345,7 @@ def data(recipe: Recipe) -> dict[str, str]:
 
 
 def tree(root: Path, files: Iterable[Path]) -> str:
+    """Return one digest of the names and bytes of these files below `root`."""
     state = hashlib.blake2b(digest_size=16)
     for path in sorted(files):
         state.update(f"{path.relative_to(root)} {hashlib.blake2b(path.read_bytes()).hexdigest()}\n".encode())

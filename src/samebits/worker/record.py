@@ -1,4 +1,4 @@
-"""Capture: turns the points of a run into blocks of the fingerprint file.
+"""Capture: writes a block of the fingerprint file at each point of a run that the plan captures.
 
 Adds no collective, draws from no stream, changes no tensor. What lies on a device is staged where it is met and fetched
 once a block: nothing waits for a tensor by itself.
@@ -36,7 +36,7 @@ _STATE_METRICS = {"params-norm": Phase.STATE}
 
 
 class CaptureWatcher(Watcher):
-    """Records what the plan asks for.
+    """Watcher that records what the plan asks for.
 
     path: of the fingerprint file, made at `on_start`. observe: pins of this rank, called once, then.
     """
@@ -114,7 +114,7 @@ class CaptureWatcher(Watcher):
         self._block(Moment.FINAL, training.step, "state", self._reader.read(state_items(training)))
 
     def _stop_tracing(self, training: Training) -> list[Reading]:
-        """What was traced in this step, in its own order."""
+        """End the step's trace and return what it recorded, in order of execution."""
         if self._tracing is None or self._trace is None:
             return []
         self._tracing.stop()
@@ -130,7 +130,7 @@ class CaptureWatcher(Watcher):
         return training.plan.rung_at(training.coordinates.rank, training.step)
 
     def _block(self, moment: Moment, step: int, rung: str, readings: Iterable[Reading]) -> list[Row]:
-        """Writes a block; waits once for all that was staged since the last one."""
+        """Write a block; wait once for all that was staged since the last one."""
         started = self._started if moment is Moment.STEP else time.time_ns()
         rows = self._reader.rows(readings)
         recorder = self.recorder
@@ -156,7 +156,7 @@ def _metric_site(name: str) -> Site:
 
 
 def _exact_metrics(rows: Iterable[Row]) -> dict[str, float]:
-    """Those whose record holds the value: where they lay on a device, they are here now."""
+    """Return the metrics whose record holds their value; reading it again from a device would wait for it."""
     return {
         row.site.name: number(row.output[0]) for row in rows if row.site.kind is Kind.METRIC and row.flags & Flag.VALUE
     }

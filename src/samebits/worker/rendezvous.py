@@ -1,4 +1,4 @@
-"""Which rank this process is, where a scheduler's own variables say it and the launcher could not."""
+"""Rank of this process from Slurm's own variables, where the launcher could not know it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _FROM_SLURM = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID"}
 
 
 class RendezvousError(ValueError):
-    """A rank that cannot know which one it is."""
+    """A process whose rank is not known."""
 
 
 def complete(environment: MutableMapping[str, str]) -> None:
-    """Sets RANK and LOCAL_RANK from Slurm's task where they are not set.
+    """Set RANK and LOCAL_RANK from Slurm's task where they are not set.
 
     Raises RendezvousError where neither is there, or where Slurm runs another number of tasks than WORLD_SIZE.
     """

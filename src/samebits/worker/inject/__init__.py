@@ -1,1 +1,1 @@
-"""Capture inside a training script that knows nothing of it: hooks set when Python imports what the script imports."""
+"""Capture inside an unmodified training script, by hooks set when Python imports what the script imports."""

@@ -1,4 +1,6 @@
-"""Becomes a recipe's launch line: `python -m samebits.worker.inject.launch_line ARTIFACT`, once a rank or once a node.
+"""Entry point that becomes a recipe's launch line, once a rank or once a node.
+
+    python -m samebits.worker.inject.launch_line ARTIFACT
 
 Fills in the placeholders, checks the inputs, and sets what capture needs in the environment. Standard library only:
 nothing of this process is left when the line runs.
@@ -28,6 +30,7 @@ class StartError(ValueError):
 
 
 def main(folder: Path) -> None:
+    """Replace this process by the launch line of the plan in the folder."""
     artifact = Artifact(folder)
     plan = Plan.from_json(artifact.plan.read_text(encoding="utf-8"))
     recipe = plan.recipe
@@ -49,7 +52,7 @@ def main(folder: Path) -> None:
 
 
 def line(command: Command, plan: Plan) -> str:
-    """That of the arm. Raises StartError where it restores and the recipe has no such line."""
+    """Return the arm's launch line. Raises StartError where it restores and the recipe has no line for that."""
     if plan.restore is None:
         return command.full
     if command.resumed is None:
@@ -58,7 +61,7 @@ def line(command: Command, plan: Plan) -> str:
 
 
 def values(artifact: Artifact, plan: Plan, variables: Mapping[str, str]) -> dict[str, str]:
-    """Of every placeholder."""
+    """Return the value of every placeholder of a launch line."""
     each = int(variables["LOCAL_WORLD_SIZE"])
     return {
         "save": str(artifact.own_checkpoints),
@@ -76,7 +79,7 @@ def values(artifact: Artifact, plan: Plan, variables: Mapping[str, str]) -> dict
 
 
 def environment(artifact: Artifact, command: Command, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The recipe's variables, the switch of capture, and the folders from which Python reads it first."""
+    """Return the environment of the launch line: the recipe's variables and what switches capture on."""
     ranked = command.launcher == "ours"
     found = {name: value for name, value in inherited.items() if ranked or name not in _OF_A_RANK}
     found |= command.environment
@@ -95,7 +98,7 @@ def environment(artifact: Artifact, command: Command, inherited: Mapping[str, st
 
 
 def check_inputs(command: Command) -> None:
-    """Raises StartError where a file is missing, or is not the one whose digest the recipe gives."""
+    """Check the inputs. Raises StartError for a missing file, or one whose digest differs from the recipe's."""
     for path, digest in command.inputs.items():
         file = Path(command.folder) / path
         try:

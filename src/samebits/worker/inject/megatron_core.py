@@ -23,7 +23,7 @@ def install(module: ModuleType) -> None:
 
 
 def _hook_optimizers(module: Any) -> None:
-    """All classes that define a `step`; DistributedOptimizer, in a module of its own, inherits it."""
+    """Hook all classes that define a `step`; DistributedOptimizer, in a module of its own, inherits it."""
     kinds: list[Any] = [one for one in vars(module).values() if inspect.isclass(one)]
     for kind in kinds:
         if issubclass(kind, module.MegatronOptimizer):
@@ -85,14 +85,14 @@ def _scheduled(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watched(iterators: Any) -> Any:
-    """One iterator, or one for each model chunk, which draw the same batches each by itself."""
+    """Wrap the iterator, or the one of each model chunk; those draw the same batches independently."""
     if isinstance(iterators, list):
         return [None if one is None else Drawn(one) for one in iterators]
     return Drawn(iterators)
 
 
 class Drawn:
-    """The loop's own iterator, and reports what it gives. All else of it is the iterator's."""
+    """The loop's own iterator, with every batch reported; all other attributes are the iterator's."""
 
     def __init__(self, iterator: Any) -> None:
         self._iterator = iterator
@@ -120,7 +120,7 @@ def _hook_checkpoint(module: Any) -> None:
 
 
 def _hook_data(module: Any) -> None:
-    """Megatron-LM draws through this class; it is patched itself, for the loop asks for its type."""
+    """Hook the class through which Megatron-LM draws; it is patched itself, as the loop checks its type."""
     original = module.RerunDataIterator.__next__
 
     @functools.wraps(original)

@@ -33,12 +33,12 @@ def install(module: ModuleType) -> None:
 
 
 def listens() -> bool:
-    """Whether steps are this module's to report."""
+    """Return whether this module reports the steps of this run."""
     return bool(_HOOKED) and in_rank() and not is_quiet() and session().adapter != "torch" and not session().sealed
 
 
 def stepping(_optimizer: Any) -> None:
-    """Its gradients are reduced and not clipped."""
+    """Report that gradients are reduced and not clipped yet."""
     if session().open:
         session().gradients()
 

@@ -1,4 +1,4 @@
-"""One rank's run as hooks see it: puts the points of a foreign loop in the order that watchers expect.
+"""State of one hooked run: turns what the hooks report into the points that watchers expect, in order.
 
 Nothing is opened before training really begins. What does not fit the plan (another number of steps, another world,
 steps out of turn) ends the run with a message: an arm that is watched by half must not look whole.
@@ -37,12 +37,12 @@ Metrics = dict[str, float | torch.Tensor]
 
 
 class InjectionError(RuntimeError):
-    """A run that is not what the arm's plan says."""
+    """A run that does not do what the arm's plan says."""
 
 
 class Session:
-    """of: the process that trains. Points must come in turn: attach, then for each step begin, batches, gradients,
-    end, and save where the plan saves."""
+    """The run of the process that trains. Points must come in turn: attach, then for each step begin, batches,
+    gradients, end, and save where the plan saves."""
 
     def __init__(self, artifact: Artifact, launch: str) -> None:
         self.plan = Plan.from_json(artifact.plan.read_text(encoding="utf-8"))
@@ -68,7 +68,7 @@ class Session:
 
     @property
     def mine(self) -> bool:
-        """Whether this is the process that trains, no fork of it."""
+        """Return whether this is the process that trains, not a fork of it."""
         return os.getpid() == self._pid
 
     @property
@@ -85,7 +85,7 @@ class Session:
 
     @contextlib.contextmanager
     def _point(self) -> Iterator[None]:
-        """What fails here ends the run, and the file stays unsealed where a script goes on all the same."""
+        """Note a failure, so that the file stays unsealed even if the script catches the error and goes on."""
         try:
             yield
         except BaseException:
@@ -93,7 +93,7 @@ class Session:
             raise
 
     def attach(self, chunks: Sequence[Any], optimizer: Any, scheduler: Any = None) -> None:
-        """Model and optimizer are built and, where the arm restores, restored."""
+        """Report that model and optimizer are built and, where the arm restores, restored."""
         with self._point():
             self._attach(chunks, optimizer, scheduler)
 
@@ -124,7 +124,7 @@ class Session:
                 watcher.on_restored(training)
 
     def begin(self, step: int | None = None) -> None:
-        """step: its number, where the loop knows it."""
+        """Begin a step. step: its number, where the loop knows it."""
         with self._point():
             self._begin(step)
 
@@ -158,7 +158,7 @@ class Session:
             self._batches += 1
 
     def gradients(self) -> None:
-        """The optimizer is about to step; the parts of a chain of optimizers say so, too."""
+        """Report complete gradients. The parts of a chain of optimizers call this too; the first call counts."""
         if self._stepping:
             return
         self._stepping = True
@@ -218,7 +218,7 @@ class Session:
         print(f"samebits: rank {training.coordinates.rank} sealed", file=sys.stderr, flush=True)
 
     def refuse(self, message: str) -> NoReturn:
-        """Raises InjectionError, and nothing is sealed where a script goes on all the same."""
+        """Raise InjectionError, and nothing is sealed where a script goes on all the same."""
         self.broken = True
         raise InjectionError(message)
 
@@ -238,7 +238,7 @@ class Session:
         return self._training
 
     def _each(self) -> Iterator[Watcher]:
-        """One after the other; what it does counts as its own phase, and is not traced."""
+        """Yield the watchers in turn; their work counts as their own phase and is not traced."""
         training = self._live()
         for watcher in self._watchers:
             with training.clock.during(watcher.phase), quiet():
@@ -249,7 +249,7 @@ _EXIT = os._exit
 
 
 def leave(status: int) -> None:
-    """Ends this process at once."""
+    """End this process at once."""
     sys.stdout.flush()
     sys.stderr.flush()
     _EXIT(status)
@@ -259,7 +259,7 @@ _SESSIONS: list[Session] = []
 
 
 def session() -> Session:
-    """Of this process; the plan is read when it is first asked for."""
+    """Return the session of this process; the first call reads the plan."""
     if not _SESSIONS:
         folder = Path(os.environ["SAMEBITS_ARTIFACT"])
         _SESSIONS.append(Session(Artifact(folder), os.environ["SAMEBITS_LAUNCH"]))
@@ -268,7 +268,7 @@ def session() -> Session:
 
 
 def _seal_before_exit(of: Session) -> None:
-    """`os._exit` runs nothing that `atexit` knows of."""
+    """Seal in `os._exit` too, which runs none of the functions of `atexit`."""
 
     def sealed_exit(status: int) -> None:
         of.finish()
@@ -278,7 +278,7 @@ def _seal_before_exit(of: Session) -> None:
 
 
 def rank_coordinates() -> Coordinates:
-    """Of Megatron's groups where they were made; else rank and world alone, all other ranks taken for replicas."""
+    """Return the rank's coordinates in Megatron's groups; without them all ranks count as replicas."""
     state: Any = sys.modules.get("megatron.core.parallel_state")
     if state is not None and state.model_parallel_is_initialized():
         return Coordinates(
@@ -297,7 +297,7 @@ def rank_coordinates() -> Coordinates:
 
 
 def model_device(chunks: Sequence[Any]) -> torch.device:
-    """Where the model lies."""
+    """Return the device of the model's first parameter."""
     for chunk in chunks:
         for parameter in chunk.parameters():
             found: torch.device = parameter.device
@@ -309,7 +309,10 @@ _DEEPEST = 8
 
 
 def named_tensors(batch: Any, *, copied: bool = False) -> dict[str, torch.Tensor]:
-    """copied: the caller keeps them beyond the moment at which the loop gets its own. What is no tensor is left out."""
+    """Return the tensors of a batch of any shape, named by keys of mappings, fields and places in sequences.
+
+    Other values are left out. copied: the caller keeps them after the loop, which may change them, has the batch.
+    """
     return {name: tensor.detach().clone() if copied else tensor for name, tensor in _tensors(batch, "", _DEEPEST)}
 
 

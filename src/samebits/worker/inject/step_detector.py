@@ -1,4 +1,4 @@
-"""Any loop that steps an optimizer, as a run of steps: what hooks on torch and Megatron Core report comes here.
+"""Detects the steps of any loop that steps an optimizer, from what hooks on torch and Megatron Core report.
 
 A step begins with its first batch or forward pass and ends with the step of the main optimizer, the first one that
 ever steps. State counts as saved when the script reads it for that (torch.save of an optimizer's state, a distributed
@@ -26,7 +26,10 @@ _MOST_REPORTED = 4
 
 
 class Loop:
-    """arm: asks for a call of `computing` before the next forward pass of training."""
+    """A training loop seen from outside.
+
+    arm: asks for a call of `computing` before the next forward pass of training.
+    """
 
     def __init__(self, arm: Callable[[], None]) -> None:
         self._arm = arm
@@ -39,14 +42,14 @@ class Loop:
 
     @property
     def listens(self) -> bool:
-        """Whether hooks on torch mean anything: in the process that trains, and not under Megatron-LM's own loop."""
+        """Return whether hooks on torch count: in the process that trains, and not under Megatron-LM's own loop."""
         found = self._session()
         if is_quiet() or not found.mine or found.sealed:
             return False
         return found.adapter == "torch" or (found.adapter == "auto" and "megatron.training.training" not in sys.modules)
 
     def built(self, optimizer: Any) -> None:
-        """An optimizer was made."""
+        """Report a new optimizer."""
         self._built.append(weakref.ref(optimizer))
 
     @property
@@ -54,7 +57,7 @@ class Loop:
         return bool(bootstrap.NAMED) or any(ref() is not None for ref in self._built)
 
     def computing(self) -> None:
-        """A forward pass of training is about to begin."""
+        """Report that a forward pass of training is about to begin."""
         if not self.listens:
             return
         found = self._session()
@@ -66,7 +69,7 @@ class Loop:
             self._begin(found)
 
     def drew(self, batch: Any) -> None:
-        """The loop was given a batch."""
+        """Report a batch that the loop has drawn."""
         if self._drawing or not self.listens:
             return
         found = self._session()
@@ -79,7 +82,7 @@ class Loop:
             self._pending = named_tensors(batch, copied=True)
 
     def drawing(self, draw: Callable[[], Any]) -> Any:
-        """A batch from an iterator that is known to be the loop's; whatever it draws from is not asked."""
+        """Draw a batch from the loop's own iterator, and ignore the iterators that it draws from in turn."""
         self._drawing += 1
         try:
             batch = draw()
@@ -89,13 +92,15 @@ class Loop:
         return batch
 
     def lost(self, losses: torch.Tensor) -> None:
-        """A backward pass begins here."""
+        """Report the tensor at which a backward pass begins: a loss, if it is a scalar."""
         if losses.numel() == 1 and self.listens:
             self._note("loss", losses)
 
     def reduced(self, results: Any) -> None:
-        """What a schedule of Megatron Core gives: for each micro-batch what the loss function reports. It tells more
-        than where the schedule's backward passes began."""
+        """Report the results of a Megatron Core schedule: what the loss function returned for each micro-batch.
+
+        They replace the losses seen where its backward passes began, which say less.
+        """
         if not self.listens or not isinstance(results, list) or not results:
             return
         self._losses.clear()
@@ -107,12 +112,12 @@ class Loop:
                             self._note(name, element)
 
     def _note(self, name: str, value: torch.Tensor) -> None:
-        """Copied: schedules divide losses in place. The next one of the same name gets a number."""
+        """Keep a copy of a loss, as schedules divide losses in place. A repeated name gets a number."""
         number = sum(known.partition("#")[0] == name for known in self._losses)
         self._losses[f"{name}#{number}" if number else name] = value.detach().clone().reshape(())
 
     def stepping(self, optimizer: Any) -> None:
-        """An optimizer is about to step; one inside another one's step is that one's business."""
+        """Report that an optimizer is about to step. A step inside another optimizer's step is ignored."""
         self._stepping.append(optimizer)
         if len(self._stepping) > 1 or not self.listens or not self._is_main(optimizer):
             return
@@ -125,7 +130,7 @@ class Loop:
         found.gradients()
 
     def stepped(self, optimizer: Any, result: Any = None) -> None:
-        """result: of Megatron's optimizers (success, gradient norm, zeros)."""
+        """Report that an optimizer has stepped. result: of Megatron's optimizers (success, gradient norm, zeros)."""
         if optimizer in self._stepping:
             self._stepping.remove(optimizer)
         if self._stepping or not self.listens or not self._is_main(optimizer):
@@ -139,7 +144,7 @@ class Loop:
             self._arm()
 
     def saving(self) -> None:
-        """The script reads state to save it."""
+        """Report that the script reads state, as it does to save it."""
         if self.listens and self._session().save_due:
             self._session().save()
 
@@ -159,7 +164,7 @@ class Loop:
         return self._main() is optimizer
 
     def _trained(self) -> tuple[list[Any], Any]:
-        """Model chunks and optimizer. Of nested optimizers the outermost."""
+        """Return the model chunks and the optimizer; of nested optimizers the outermost."""
         if bootstrap.NAMED:
             return bootstrap.NAMED[-1]
         alive = [optimizer for ref in self._built if (optimizer := ref()) is not None]
@@ -181,7 +186,7 @@ class Loop:
 
 
 def _inside(optimizer: Any) -> list[Any]:
-    """Optimizers that step within this one's step."""
+    """Return the optimizers that step within this one's step."""
     held = [
         getattr(optimizer, "optimizer", None),
         getattr(optimizer, "optim", None),
@@ -194,14 +199,17 @@ _LOOPS: list[Loop] = []
 
 
 def of_process(arm: Callable[[], None]) -> Loop:
-    """The one of this process, made when it is first asked for."""
+    """Return the loop of this process, made at the first call."""
     if not _LOOPS:
         _LOOPS.append(Loop(arm))
     return _LOOPS[0]
 
 
 def trained_modules(optimizers: Sequence[Any]) -> list[Any]:
-    """In the order in which the optimizers hold their first parameters. Raises InjectionError where there is none."""
+    """Return the outermost modules that hold what the optimizers step, in the order of their first parameters.
+
+    Raises InjectionError where there is none.
+    """
     chunks = [chunk for optimizer in optimizers for chunk in getattr(optimizer, "model_chunks", ())]
     if chunks:
         return list(dict.fromkeys(chunks))
@@ -221,7 +229,7 @@ def trained_modules(optimizers: Sequence[Any]) -> list[Any]:
 
 
 def _needed(found: list[tuple[int, int, str, set[int], Any]]) -> Iterator[Any]:
-    """Two wrappers may hold the same model: the larger one stands for both."""
+    """Leave out wrappers of a model that a larger wrapper holds as well."""
     covered: set[int] = set()
     for _, _, _, own, module in found:
         if own - covered:
@@ -236,12 +244,12 @@ def _stepped(optimizers: Sequence[Any]) -> Iterator[torch.Tensor]:
 
 
 def _keys(parameter: Any) -> list[int]:
-    """Megatron steps full-precision copies, which the parameters point to."""
+    """Return the ids of a parameter and of its full-precision copy, which Megatron steps in its place."""
     return [id(parameter), id(getattr(parameter, "main_param", None))]
 
 
 def _outermost() -> Iterator[Any]:
-    """Modules that are in no other one. The collector knows them all; asking it changes nothing."""
+    """Return the modules that are in no other one, found through the garbage collector."""
     # By type: isinstance asks objects of all kinds for their class, and proxies answer by doing something.
     modules: list[Any] = [found for found in gc.get_objects() if issubclass(type(found), torch.nn.Module)]
     inner = {id(child) for module in modules for child in module.__dict__.get("_modules", {}).values()}

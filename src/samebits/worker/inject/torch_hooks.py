@@ -25,7 +25,7 @@ def install(module: ModuleType) -> None:
 
 
 class _Calls:
-    """The hook on a module's call."""
+    """Hook on `torch.nn.Module.__call__`, set and removed as described above."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -55,7 +55,7 @@ class _Calls:
         self._armed = self._torch.nn.Module.__call__ = call
 
     def disarm(self) -> None:
-        """Leaves alone what somebody else (torch.fx while it traces) has put in its place."""
+        """Remove the hook; leave alone what somebody else (torch.fx while it traces) has put in its place."""
         if self._torch.nn.Module.__call__ is self._armed:
             self._torch.nn.Module.__call__ = self._original
 
@@ -154,7 +154,7 @@ def _reporting_saves(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _holds_optimizer(saved: Any, deep: int = 3) -> bool:
-    """Whether somewhere in it is what an optimizer's `state_dict` gives."""
+    """Return whether a saved object contains the `state_dict` of an optimizer."""
     if not isinstance(saved, dict) or not deep:
         return False
     return {"state", "param_groups"} <= saved.keys() or any(_holds_optimizer(one, deep - 1) for one in saved.values())
@@ -169,12 +169,12 @@ def _reporting_compilation(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_rank() -> bool:
-    """Whether this is the process that was hooked; its forks, such as a loader's workers, are not watched."""
+    """Return whether this is the process that was hooked; its forks, such as a loader's workers, are not watched."""
     return os.getpid() == bootstrap.PID
 
 
 def loop() -> Any:
-    """Of this process; torch is there whenever it is asked for."""
+    """Return the loop of this process; torch is imported whenever this is called."""
     from samebits.worker.inject import step_detector as loops
 
     return loops.of_process(_CALLS[0].arm)

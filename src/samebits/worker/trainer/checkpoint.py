@@ -31,12 +31,12 @@ _METADATA = {
 
 
 def folder_of(root: Path, step: int) -> Path:
-    """Folder of the checkpoint of this step."""
+    """Return the folder of the checkpoint of this step."""
     return root / f"step-{step:06d}"
 
 
 def save(training: Training, root: Path) -> Path:
-    """Writes the checkpoint of `training.step` below `root`; all ranks call it together. Returns its folder.
+    """Write the checkpoint of `training.step` below `root`; all ranks call it together. Returns its folder.
 
     Raises CheckpointError where psutil is missing.
     """
@@ -57,7 +57,7 @@ def save(training: Training, root: Path) -> Path:
 
 
 def load(training: Training, folder: Path) -> None:
-    """Restores the state saved in `folder` into `training`, and sets its step; all ranks call it together.
+    """Restore the state saved in `folder` into `training`, and set its step; all ranks call it together.
 
     Raises CheckpointError where the folder is missing or not a whole checkpoint, or of another layout.
     """

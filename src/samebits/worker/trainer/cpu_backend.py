@@ -28,7 +28,7 @@ _FACTORIES = (
 
 
 class _Stream:
-    """Stands for every CUDA stream: on the CPU all work is done when the call returns."""
+    """Stand-in for every CUDA stream: on the CPU all work is done when the call returns."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -50,7 +50,7 @@ class _Stream:
 
 
 class _Event:
-    """Stands for every CUDA event: it has always happened."""
+    """Stand-in for every CUDA event: it has always happened."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -72,12 +72,12 @@ class _Event:
 
 
 def device_backend() -> str:
-    """Name of the collective backend that fits this machine: `nccl` or `gloo`."""
+    """Return the name of the collective backend that fits this machine: `nccl` or `gloo`."""
     return "nccl" if torch.cuda.is_available() else "gloo"
 
 
 def install() -> None:
-    """Replaces what megatron.core asks of CUDA; does nothing on a machine with a GPU, or when called again."""
+    """Replace what megatron.core asks of CUDA; do nothing on a machine with a GPU, or when called again."""
     if torch.cuda.is_available() or getattr(torch.cuda, "_samebits_cpu_backend", False):
         return
     _place_tensors_on_cpu()
@@ -159,7 +159,7 @@ def _replace(owner: Any, **functions: Any) -> None:
 
 
 def _idle() -> Callable[..., None]:
-    """A new function each time: torch._dynamo refuses to see one function under two names."""
+    """Return a new function that does nothing: torch._dynamo refuses to see one function under two names."""
 
     def nothing(*_: Any, **__: Any) -> None:
         return None

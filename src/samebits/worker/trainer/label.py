@@ -1,4 +1,4 @@
-"""What a checkpoint belongs to: a small file beside Megatron's, read before any of them.
+"""Label of a checkpoint: the layout that wrote it, in a small file beside Megatron's, read before any of them.
 
 Standard library only; a checkpoint without a readable label is not whole.
 """
@@ -23,7 +23,7 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Label:
-    """step: the last one before the checkpoint. The rest must be equal where it is restored."""
+    """step: the last one before the checkpoint. The other fields must be equal in the run that restores it."""
 
     format: int = FORMAT
     step: int
@@ -45,7 +45,7 @@ class Label:
 
 
 def read_fitting(folder: Path, recipe: MegatronRecipe) -> Label:
-    """The label of a whole checkpoint that was written in the recipe's layout.
+    """Return the label of a complete checkpoint, checked against the recipe's layout.
 
     Raises CheckpointError where the folder is missing or not whole, or names what differs.
     """

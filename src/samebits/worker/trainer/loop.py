@@ -1,4 +1,4 @@
-"""The training loop: builds, restores, steps and saves, and stops at every point that `watch.Watcher` names."""
+"""Training loop: builds, restores, steps and saves, and calls the watchers at every point of `hooks.Watcher`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Batch = dict[str, torch.Tensor]
 
 
 def run(plan: Plan, checkpoints: Path, watchers: Sequence[Watcher]) -> Clocks:
-    """See `samebits.worker.trainer.train.train`."""
+    """Run one arm; see `samebits.worker.trainer.train.train`."""
     megatron_fixes.apply(megatron_fixes.switched_off(plan.faults))
     _ask_for_determinism(plan)
     training = build(plan)
@@ -45,7 +45,7 @@ def run(plan: Plan, checkpoints: Path, watchers: Sequence[Watcher]) -> Clocks:
 
 
 def build(plan: Plan) -> Training:
-    """Joins the process group, seeds every stream and builds model, optimizer, schedule and data."""
+    """Join the process group, seed every stream and build model, optimizer, schedule and data."""
     recipe = built_in(plan.recipe)
     coordinates = model.join(recipe.parallel)
     rng.seed_all(recipe.seed, coordinates.pipeline)
@@ -111,14 +111,14 @@ def _step(training: Training, watchers: Sequence[Watcher]) -> None:
 
 
 def _each(training: Training, watchers: Sequence[Watcher]) -> Iterator[Watcher]:
-    """One after the other; what it does counts as its own phase, and is not traced."""
+    """Yield the watchers in turn; their work counts as their own phase and is not traced."""
     for watcher in watchers:
         with training.clock.during(watcher.phase), quiet():
             yield watcher
 
 
 def _draw(training: Training, watchers: Sequence[Watcher]) -> list[Batch]:
-    """All micro-batches of the step on every rank, so that each is seen once whatever the schedule does."""
+    """Draw all micro-batches of the step on every rank, so that each is seen once whatever the schedule does."""
     with training.clock.during(Phase.DATA):
         batches = [training.sampler.next_micro_batch() for _ in range(training.sampler.micro_batches)]
     for index, batch in enumerate(batches):
@@ -128,7 +128,7 @@ def _draw(training: Training, watchers: Sequence[Watcher]) -> list[Batch]:
 
 
 def _forward_backward(training: Training, batches: list[Batch], watchers: Sequence[Watcher]) -> list[torch.Tensor]:
-    """Fills the gradients; returns the LM loss of each micro-batch on the last pipeline stage, else nothing."""
+    """Compute the gradients; return the LM loss of each micro-batch on the last pipeline stage, else nothing."""
     recipe = built_in(training.plan.recipe)
 
     def forward(source: Iterator[tuple[int, Batch]], chunk: Any) -> tuple[torch.Tensor, Callable[..., Any]]:

@@ -30,14 +30,14 @@ from samebits.worker.trainer.cpu_backend import device_backend
 
 
 def build_chunks(plan: Plan) -> list[Any]:
-    """This rank's DDP-wrapped chunks, one for each virtual pipeline stage. Draws from the seeded streams."""
+    """Build this rank's DDP-wrapped chunks, one for each virtual pipeline stage. Draws from the seeded streams."""
     recipe, config = built_in(plan.recipe), transformer_config(plan)
     stages: list[int | None] = list(range(recipe.parallel.virtual_pipeline or 0)) or [None]
     return [_build_chunk(recipe, config, stage) for stage in stages]
 
 
 def build_optimizer(recipe: MegatronRecipe, chunks: list[Any]) -> Any:
-    """AdamW over the chunks' parameters; vectors (norms, biases) take no weight decay."""
+    """Build AdamW over the chunks' parameters; vectors (norms, biases) take no weight decay."""
     optimizer = recipe.optimizer
     config = OptimizerConfig(
         optimizer=optimizer.kind,
@@ -59,7 +59,7 @@ def build_optimizer(recipe: MegatronRecipe, chunks: list[Any]) -> Any:
 
 
 def build_scheduler(recipe: MegatronRecipe, optimizer: Any) -> Any:
-    """Learning rate over the recipe's `steps`, whatever step an arm ends at; weight decay is constant."""
+    """Build the learning-rate schedule over the recipe's `steps`, wherever an arm ends; weight decay is constant."""
     wanted = recipe.optimizer
     return OptimizerParamScheduler(
         optimizer,
@@ -78,15 +78,17 @@ def build_scheduler(recipe: MegatronRecipe, optimizer: Any) -> Any:
 
 
 def unwrapped(chunk: Any) -> Any:
-    """The GPTModel inside the wrappers of one chunk."""
+    """Return the GPTModel inside the wrappers of one chunk."""
     while hasattr(chunk, "module"):
         chunk = chunk.module
     return chunk
 
 
 def transformer_config(plan: Plan) -> TransformerConfig:
-    """Megatron's configuration, of what the recipe says and nothing that overlaps or fuses; where the plan relaxes
-    determinism, with those of the fusions it refuses that this installation has."""
+    """Return Megatron's configuration for the recipe, with everything off that overlaps or fuses.
+
+    Where the plan relaxes determinism, the fusions that it relaxes are on, if this installation has them.
+    """
     recipe = built_in(plan.recipe)
     model, parallel, dtype = recipe.model, recipe.parallel, _dtype(recipe)
     return TransformerConfig(
@@ -212,12 +214,12 @@ def _dtype(recipe: MegatronRecipe) -> torch.dtype:
 
 
 class LayoutError(ValueError):
-    """Ranks that were started otherwise than the recipe splits the model."""
+    """Ranks whose number or layout differs from the recipe's."""
 
 
 def join(parallel: Parallel) -> Coordinates:
-    """Joins the process group named by the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK) and
-    splits it as `parallel` says.
+    """Join the process group named by the environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, LOCAL_RANK) and
+    split it as `parallel` says.
 
     Raises LayoutError where the number of ranks differs, or for context parallelism.
     """
@@ -239,14 +241,14 @@ def join(parallel: Parallel) -> Coordinates:
 
 
 def leave() -> None:
-    """Ends the groups after all ranks have come here."""
+    """Destroy the process groups once all ranks have arrived here."""
     dist.barrier()
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
 
 
 def device() -> torch.device:
-    """Where this rank keeps its tensors."""
+    """Return the device on which this rank keeps its tensors."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 

@@ -1,4 +1,4 @@
-"""One arm of the built-in Megatron Core workload, as one rank runs it.
+"""Entry point of the built-in Megatron Core workload in one rank.
 
     train(plan, checkpoints, watchers)
 
@@ -18,7 +18,7 @@ from samebits.worker.trainer import cpu_backend
 
 
 def train(plan: Plan, checkpoints: Path, watchers: Sequence[Watcher]) -> Clocks:
-    """Runs the steps `plan.first_step` to `plan.last_step` and writes checkpoints below `checkpoints`; returns where
+    """Run the steps `plan.first_step` to `plan.last_step` and write checkpoints below `checkpoints`; return where
     the time of each step went.
 
     Raises UpstreamError, LayoutError, DataError, CheckpointError or ValueError for a plan that does not fit, and lets
