@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import os
 import subprocess
@@ -209,3 +210,11 @@ def test_a_reference_that_saved_nothing_is_told(tmp_path: Path) -> None:
 def test_data_that_the_line_draws_by_itself_are_not_said_to_be_drawn_ahead(tmp_path: Path) -> None:
     jitter.DrawnAhead(0, tmp_path).on_start(SimpleNamespace(sampler=None))  # type: ignore[arg-type]
     assert [(note.stressor, note.in_force) for note in conditions.read(tmp_path)] == [("loader-threads", False)]
+
+
+def test_whatever_builds_a_ranks_command_line_counts_in_the_arms_key() -> None:
+    package, counted = Path(samebits.__file__).parent, set(arms._STARTING)
+    assert all((package / name).is_file() for name in counted)
+    tree = ast.parse((package / "launch" / "srun.py").read_text())
+    froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "samebits.launch"]
+    assert {f"launch/{name.name}.py" for node in froms for name in node.names} | {"launch/srun.py"} <= counted
