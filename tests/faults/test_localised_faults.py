@@ -20,8 +20,8 @@ from samebits.gates.judge import judge
 from samebits.launch.console import Echo
 from samebits.localize.finding import Subject
 from samebits.localize.search import Hunt, LocalizeOptions, localize, of_arms, of_recipe
-from samebits.recipe import load as load_recipe
 from samebits.recipe.evidence_rules import BY_CHANCE
+from samebits.recipe.load import load as load_recipe
 from samebits.report import json as json_report
 from samebits.report.html import report_html
 from samebits.spec.questions import Fault
