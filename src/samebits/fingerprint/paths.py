@@ -31,17 +31,17 @@ class Artifact:
 
     @property
     def clocks(self) -> Path:
-        """Of a run that measures time."""
+        """The step times of a run that measures time."""
         return self.folder / "clocks.npy"
 
     @property
     def launch(self) -> Path:
-        """Of submitit: its scripts, pickles and the job's own log."""
+        """The folder of submitit: its scripts, pickles and the job's own log."""
         return self.folder / "launch"
 
     @property
     def outcome(self) -> Path:
-        """What the launcher says when every rank has ended."""
+        """The launcher's report, written when every rank has ended."""
         return self.folder / "outcome.json"
 
     @property
@@ -57,12 +57,12 @@ class Artifact:
 
     @property
     def own_checkpoints(self) -> Path:
-        """Where a launch line of one's own saves to; its layout is the line's business."""
+        """The folder that a user's own launch command saves checkpoints to, in whatever layout it has."""
         return self.checkpoints / "own"
 
     @property
     def own_logs(self) -> Path:
-        """Where it writes whatever it writes besides."""
+        """The folder for all other output of a user's own launch command."""
         return self.folder / "logs" / "own"
 
     def fingerprint(self, rank: int) -> Path:

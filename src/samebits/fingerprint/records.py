@@ -39,7 +39,7 @@ class Phase(StrEnum):
 
 
 class Kind(StrEnum):
-    """What was fingerprinted. UPDATE metrics are gradient norm and the like; FORWARD metrics are losses.
+    """Kind of value that was fingerprinted. UPDATE metrics are gradient norm and the like; FORWARD metrics are losses.
 
     From rung `boundary` on. MODULE: what a module returned; OUTPUT_GRADIENT: the gradient of that. LOCAL_GRADIENT: of a
     parameter, before it is reduced. COLLECTIVE: input at the launch, output at the consumer's wait; scope: its ranks.
@@ -147,7 +147,7 @@ KNOWN_FLAGS = int(Flag.VALUE | Flag.SKIPPED | Flag.INPUT | Flag.STRIDED | Flag.P
 
 
 def inputs_of(flags: int) -> int:
-    """How many tensors a record's input digest is of."""
+    """Return how many tensors a record's input digest covers."""
     return flags >> INPUTS_SHIFT & MOST_INPUTS
 
 

@@ -56,7 +56,7 @@ class Stacks:
         self._known[site] = self._known.get(other, ())
 
     def notes(self) -> Iterator[dict[str, Any]]:
-        """What came since the last time; none where nothing did."""
+        """Yield a note of the stacks added since the last call; nothing where there are none."""
         frames, sites = list(self._frames)[self._noted_frames :], list(self._known)[self._noted_sites :]
         self._noted_frames, self._noted_sites = len(self._frames), len(self._known)
         if sites:
@@ -66,7 +66,7 @@ class Stacks:
 
 
 def read_stacks(notes: Iterable[Mapping[str, Any]]) -> dict[Site, Stack]:
-    """Of all sites that a file's notes tell of. Raises ValueError where a note of stacks is none."""
+    """Return the call stack of each site in a file's notes. Raises ValueError where a note of stacks is malformed."""
     frames: list[Frame] = []
     found: dict[Site, Stack] = {}
     for note in notes:
@@ -83,6 +83,6 @@ def read_stacks(notes: Iterable[Mapping[str, Any]]) -> dict[Site, Stack]:
 
 
 def stack_of(stacks: Mapping[Site, Stack], site: Site) -> Stack:
-    """Of a record's site; empty where none is known."""
+    """Return the call stack of a record's site; empty where none is known."""
     first = Site(site.phase, site.kind, _FURTHER.sub("", site.name), site.scope)
     return stacks.get(site) or stacks.get(first, ())

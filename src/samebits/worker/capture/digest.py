@@ -223,7 +223,7 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_flat(plain: torch.Tensor) -> bool:
-    """Whether its bytes lie in memory as they are digested."""
+    """Return whether the tensor's bytes lie in memory in the order in which they are digested."""
     return plain.is_contiguous() and not plain.is_conj() and not plain.is_neg()
 
 

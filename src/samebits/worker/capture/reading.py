@@ -30,7 +30,7 @@ Read = Output | Staged | Folded
 
 
 class Row(NamedTuple):
-    """As `Recorder.record` takes it. source: 64-bit input digest, with Flag.INPUT."""
+    """A record as `Recorder.record` takes it. source: 64-bit input digest, valid with Flag.INPUT."""
 
     site: Site
     form: Form
@@ -40,8 +40,10 @@ class Row(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """A row whose digests may still be on their way. sources: digests that its input digest is made of. unless: no row
-    at all where its output turns out to be this."""
+    """A record whose digests may still be on the device.
+
+    sources: digests that its input digest is made of. unless: the record is dropped if its output equals this digest.
+    """
 
     site: Site
     form: Form
@@ -75,7 +77,7 @@ class Reader:
         ]
 
     def digest(self, tensor: torch.Tensor) -> Read:
-        """Of one tensor that is not skipped."""
+        """Return the digest, or its placeholder, of a tensor that is not skipped."""
         return digest(tensor) if tensor.is_cpu else self._staging.take([tensor])[0]
 
     def skips(self, tensor: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Which parameters of a rank must hold the same bits elsewhere, as the model marks them: for `samebits check`."""
+"""Parameters that must hold the same bits on several ranks, as the model marks them: for `samebits check`."""
 
 from __future__ import annotations
 

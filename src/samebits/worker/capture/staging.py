@@ -1,6 +1,9 @@
-"""The digests of one block: launched where the tensors lie, as they are met, and fetched by one transfer a device.
+"""Digests of device tensors, computed on the device and fetched together: one transfer per device and block.
 
-Tensors may change or be freed once they are taken: what reads them stands before that on their stream.
+Fetching each digest by itself would make the host wait for the device once per tensor. So `take` launches the kernel
+that adds a tensor's two sums into a row of a buffer on its device and returns a placeholder; `fetch` copies all rows at
+the end of the block. A tensor may be changed or freed as soon as it was taken: whatever does so is queued behind the
+kernel on the same stream, and the allocator hands out freed memory in the order of that stream.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ SLOTS = 1024
 
 @dataclass(frozen=True)
 class Staged:
-    """Stands for a tensor whose sums lie in a row, `slot`, of its device's buffer."""
+    """Placeholder of a digest whose sums lie in row `slot` of its device's buffer."""
 
     device: torch.device
     slot: int
@@ -33,30 +36,30 @@ class Staged:
 
 @dataclass(frozen=True)
 class Fetched:
-    """The sums of all that was staged: [A, B] by device and slot."""
+    """Fetched sums of all staged tensors: [A, B] by device and slot."""
 
     sums: dict[torch.device, list[list[int]]]
 
     def digest(self, staged: Staged) -> tuple[int, int]:
-        """As `digest.digest` of the tensor."""
+        """Return the digest, equal to `digest.digest` of the tensor."""
         a, b = self.sums[staged.device][staged.slot]
         return finish(a, b, torch.Size(staged.shape).numel() * staged.dtype.itemsize)
 
     def tensor(self, staged: Staged) -> torch.Tensor:
-        """The tensor itself, on the CPU; of one element of at most 8 bytes: its sum holds all of it."""
+        """Return the tensor itself on the CPU, for one element of at most 8 bytes: its sum A can be inverted."""
         word = only_word(self.sums[staged.device][staged.slot][0])
         data = bytearray(word.to_bytes(8, "little")[: staged.dtype.itemsize])
         return torch.frombuffer(data, dtype=torch.uint8).view(staged.dtype).reshape(staged.shape)
 
 
 class Staging:
-    """Not for several threads at once."""
+    """The buffers of sums of all devices. Not safe for several threads at once."""
 
     def __init__(self) -> None:
         self._lanes: dict[torch.device, _Lane] = {}
 
     def take(self, tensors: Sequence[torch.Tensor]) -> list[Staged]:
-        """Launches the digests, one group a device. Raises what `digest.digest` raises."""
+        """Launch the digests, one group per device, without waiting. Raises what `digest.digest` raises."""
         found: dict[int, Staged] = {}
         for device in dict.fromkeys(tensor.device for tensor in tensors):
             numbers = [number for number, tensor in enumerate(tensors) if tensor.device == device]
@@ -67,11 +70,11 @@ class Staging:
         return [found[number] for number in range(len(tensors))]
 
     def fetch(self) -> Fetched:
-        """Waits for all that was taken since the last time; the slots are free again."""
+        """Wait for the sums of all tensors taken since the last call and return them; their slots become free."""
         return Fetched({device: lane.fetch() for device, lane in self._lanes.items()})
 
     def drop(self) -> None:
-        """Forgets what was taken, without waiting."""
+        """Forget what was taken, without waiting."""
         for lane in self._lanes.values():
             lane.used = 0
 
@@ -106,14 +109,14 @@ class _Lane:
 
 
 def by_torch(tensors: Sequence[torch.Tensor], sums: torch.Tensor) -> None:
-    """By torch operations alone: some launches for each tensor."""
+    """Add the sums by torch operations alone: several launches for each tensor."""
     for number, tensor in enumerate(tensors):
         sums[number] += torch_sums(tensor)
 
 
 @functools.cache
 def adding(device: torch.device) -> Adding:
-    """The kernel on a CUDA device where Triton is installed and can compile for it; torch's operations elsewhere.
+    """Return the Triton kernel on a CUDA device where it can be compiled, torch operations elsewhere.
 
     Raises RuntimeError where the kernel gives other bits than the CPU: no digest could be trusted.
     """
@@ -135,7 +138,7 @@ def adding(device: torch.device) -> Adding:
 
 
 def disagreement(add: Adding, device: torch.device) -> str | None:
-    """What is wrong with the digests of a few known bytes, if anything is."""
+    """Return what is wrong with a device's digests of known bytes, compared with the CPU's; None where they agree."""
     known = (torch.arange(5 * CHUNK_BYTES + 13) * 37 % 251).to(torch.uint8)
     there = known.to(device)
     sums = torch.zeros(3, 2, dtype=torch.int64, device=device)

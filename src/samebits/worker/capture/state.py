@@ -54,7 +54,7 @@ def gradient_items(training: Training) -> Iterator[tuple[Site, torch.Tensor]]:
 
 
 def own_part(value: Any) -> Any:
-    """Of a tensor that is spread over ranks (DTensor of FSDP) this rank's; all else as it is."""
+    """Return this rank's shard of a tensor that is spread over ranks (FSDP's DTensor), and any other value as it is."""
     return value.to_local() if hasattr(value, "to_local") else value
 
 
@@ -72,7 +72,7 @@ def modules(training: Training) -> Iterator[tuple[str, Any]]:
 
 
 def _only_wraps(module: Any) -> bool:
-    """Whether all that it holds is in its `module`: a model of somebody's own may have a part of that name."""
+    """Return whether a module is only a wrapper: all it holds is in its `module`, not beside a part of that name."""
     inner = getattr(module, "module", None)
     if not isinstance(inner, torch.nn.Module):
         return False

@@ -1,1 +1,1 @@
-"""What happens inside a step: modules, collectives, operations, and who wrote which bytes."""
+"""Tracing inside a step: modules, collectives, operations, and the writer of each region of memory."""

@@ -18,7 +18,7 @@ _UNNUMBERED = 1 << 63
 
 
 class _Numbers:
-    """Of one thread."""
+    """Sites of the operations of one thread, by the sequence number of the autograd node that each made."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -35,7 +35,7 @@ class _Numbers:
 
 
 class Nodes:
-    """Of one step. parameters: id of each -> scope of its module."""
+    """Sites of the autograd nodes of one step. parameters: id of each parameter -> scope of its module."""
 
     def __init__(self, parameters: dict[int, str]) -> None:
         self._parameters = parameters
@@ -44,7 +44,7 @@ class Nodes:
         self._here.numbers, self._here.next = self._first, next_number()
 
     def met(self, site: Site) -> None:
-        """An operation is about to run here."""
+        """Note that an operation is about to run; its node, if it makes one, is seen by the number at the next call."""
         number = next_number()
         if number != getattr(self._here, "next", number):
             self._numbers().add(number - 1, site)
@@ -57,7 +57,7 @@ class Nodes:
         self._here.next = number
 
     def site(self) -> Site | None:
-        """Of what made the node that this thread runs."""
+        """Return the site of the operation that made the node this thread runs; None where it is not known."""
         node = torch._C._current_autograd_node()
         if node is None:
             return None
@@ -72,7 +72,7 @@ class Nodes:
         return self._first.find(number)
 
     def scope(self) -> str:
-        """Of the node that this thread runs: where what made it stood, else the node's own name."""
+        """Return the scope of the operation that made the node this thread runs, else the node's own name."""
         found = self.site()
         if found is not None:
             return found.scope
@@ -90,11 +90,11 @@ class Nodes:
 
 
 def next_number() -> int:
-    """The number that this thread's next node takes."""
+    """Return the sequence number that this thread's next node takes."""
     return int(torch._C._autograd._get_sequence_nr())
 
 
 def made(site: Site, node: str) -> bool:
-    """Whether an operation makes nodes of that name: `aten._to_copy.default` makes `ToCopyBackward0`."""
+    """Return whether an operation makes nodes of that name: `aten._to_copy.default` makes `ToCopyBackward0`."""
     name = site.name.removeprefix("aten.").partition(".")[0].replace("_", "").lower()
     return node.rpartition("::")[2].lower().startswith(f"{name}backward")

@@ -25,8 +25,11 @@ from samebits.worker.trace.trace import Sources, Trace, is_quiet, quiet
 
 @dataclass(frozen=True)
 class Method:
-    """Of ProcessGroup. name: of torch.distributed's function. given: place of the argument that holds what goes in;
-    what comes out is the first. one_each: several collectives in one, tensor by tensor."""
+    """A method of ProcessGroup that starts a collective.
+
+    name: function of torch.distributed. given: position of the argument with the inputs; the outputs are argument 0.
+    one_each: the call makes several collectives, one for each tensor.
+    """
 
     name: str
     given: int = 1
@@ -55,7 +58,7 @@ METHODS = {
     "alltoall_base": Method("all_to_all_single"),
     "all_to_all_single": Method("all_to_all_single"),
 }
-"""Of any torch from 2.4 on; each has some of them."""
+"""Methods of ProcessGroup by name, of all versions of torch from 2.4 on; each version has some of them."""
 
 _FROM_ROOT = frozenset({"broadcast", "scatter"})
 _TO_ROOT = frozenset({"reduce", "gather"})
@@ -131,7 +134,7 @@ class _Launch:
 
 
 def _roles(name: str, group: Any, arguments: Sequence[Any]) -> tuple[bool, bool]:
-    """Whether this rank's tensors go in, and whether it gets some."""
+    """Return whether this rank gives inputs to the collective, and whether it gets outputs."""
     if name not in _FROM_ROOT | _TO_ROOT:
         return True, True
     at_root = _root(arguments) == group.rank()
@@ -139,13 +142,13 @@ def _roles(name: str, group: Any, arguments: Sequence[Any]) -> tuple[bool, bool]
 
 
 def _root(arguments: Sequence[Any]) -> int:
-    """Its number in the group: in the options, or a plain argument behind the tensors."""
+    """Return the root's rank in the group: a field of the options, or a plain argument after the tensors."""
     found = (value if isinstance(value, int) else getattr(value, "rootRank", None) for value in arguments)
     return next((number for number in found if number is not None), 0)
 
 
 def _parts(method: Method, arguments: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """What goes in and what comes out, for each collective that the call makes."""
+    """Yield the inputs and the outputs of each collective that the call makes."""
     made, given = arguments[0], arguments[method.given]
     if method.one_each:
         yield from zip(given, made, strict=True)
@@ -157,7 +160,7 @@ _RANKS: weakref.WeakKeyDictionary[Any, tuple[int, ...]] = weakref.WeakKeyDiction
 
 
 def ranks_of(group: Any) -> tuple[int, ...]:
-    """Of the whole run, in the group's order; of a group that torch.distributed did not make, its own numbers."""
+    """Return a group's global ranks in its order; its own numbers where torch.distributed did not make the group."""
     if group not in _RANKS:
         try:
             _RANKS[group] = tuple(dist.get_process_group_ranks(group))

@@ -11,9 +11,9 @@ its bytes are those of another record. Who reads it reads its bytes, and where t
 of what was written whole) there is a record of kind `given` before the reader's. So a changed slice shows at the slice,
 a changed bit at who changed it, and a hidden writer before who read it first.
 
-Not recorded, but counted by reason (`samebits.worker.trace.signatures`): copies to the host that nobody waits for; tensors
-whose bytes are not plain (subclasses are unwrapped by themselves, so that their parts are seen). Compiled regions run
-as compiled: what they call through the dispatcher is seen, and what they leave shows as `given`.
+Not recorded, but counted by reason (`samebits.worker.trace.signatures`): copies to the host that nobody waits for;
+tensors whose bytes are not plain (subclasses are unwrapped by themselves, so that their parts are seen). Compiled
+regions run as compiled: what they call through the dispatcher is seen, and what they leave shows as `given`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,15 @@ _NEW = ("empty", "new_empty")
 
 
 class TracingError(RuntimeError):
-    """Operations of a step that were not seen."""
+    """Operations of a step ran without being seen, so its trace would be incomplete."""
 
 
 class Operations:
-    """Of one step. updater: scope of what runs in the update, outside all modules."""
+    """Recorder of the operations of one step, installed as a torch dispatch mode between `start` and `stop`.
+
+    PyTorch keeps a stack of dispatch modes per thread; each operation goes to the topmost first, which runs it again
+    with itself off the stack. updater: scope of what runs in the optimizer's update, outside all modules.
+    """
 
     def __init__(self, trace: Trace, scopes: Scopes, ledger: Ledger, nodes: Nodes, updater: str) -> None:
         self._trace = trace
@@ -63,13 +67,18 @@ class Operations:
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
-        """Raises TracingError where the program's own modes have taken ours off the stack: operations were not seen."""
+        """Take the mode off the stack again.
+
+        Raises TracingError where the program's own modes have taken it off before: operations were not seen.
+        """
         modes = _get_current_dispatch_mode_stack()
         if self._mode not in modes:
             raise TracingError(
                 "rung op: a torch dispatch mode of the program (a FLOP counter, a debug mode) was entered before this "
                 "step and left inside it: operations were not seen; leave it between steps, or take another rung"
             )
+        # Modes that the program entered during the step and has not left lie above ours. A stack can only be popped
+        # from the top, so they are taken off and put back.
         above = modes[modes.index(self._mode) + 1 :]
         for _ in above:
             _pop_mode()
@@ -92,6 +101,7 @@ class Operations:
             return self._run_view(site, read, text, lambda: function(*args, **kwargs))
         sources = self._ledger.read(site, read, text)
         result = function(*args, **kwargs)
+        # An operation in place returns the argument that it wrote: one record, not two.
         outputs = [*_results(signature, result)]
         outputs += [one for one in written if not any(one is other for other in outputs)]
         for number, output in enumerate(outputs):
@@ -103,7 +113,11 @@ class Operations:
         return result
 
     def site(self, kind: Kind, name: str) -> Site:
-        """Of what is about to run here; keeps its stack."""
+        """Return the site of the operation that is about to run on this thread, and keep its call stack.
+
+        In a backward pass no Python frame of the model is active: scope and stack are those of the forward operation
+        that made the autograd node, unless a module is computed again inside the pass.
+        """
         phase, scope, maker = self._trace.phase, self._scopes.scope, None
         if phase is Phase.BACKWARD and not self._scopes.holds:
             maker, scope = self._nodes.site(), self._nodes.scope() or scope
@@ -115,7 +129,7 @@ class Operations:
 
     def _run_unrecorded(self, reason: str, function: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if reason != ALIAS:
-            # Its node is numbered all the same.
+            # It may make an autograd node too, and numbers of nodes must stay in step with those of autograd.
             self._nodes.met(site_of(self._trace.phase, Kind.OP, str(function), self._scopes.scope))
         self._ledger.skip(reason)
         result = function(*args, **kwargs)
@@ -143,7 +157,7 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """What is compiled runs as compiled."""
+        """Return True: compiled regions run as compiled, not operation by operation."""
         return True
 
     def __torch_dispatch__(
@@ -158,21 +172,21 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._operations.skip(FAKE)
             return function(*args, **(kwargs or {}))
         if any(kind is not torch.Tensor and kind is not torch.nn.Parameter for kind in types):
-            # It unwraps itself, and what it then calls comes here.
+            # NotImplemented passes the call to the subclass, which unwraps itself; its inner operations come here.
             self._operations.skip(SUBCLASS)
             return NotImplemented
         return self._operations.run(function, args, kwargs or {})
 
 
 def further(site: Site, number: int) -> Site:
-    """Of the output of that number."""
+    """Return the site of output `number` of an operation; output 0 has the operation's own site."""
     return site if not number else site_of(site.phase, site.kind, f"{site.name}#{number}", site.scope)
 
 
 def _bound(
     signature: Signature, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], str]:
-    """Tensors that are read, tensors that are written, and the text of all arguments."""
+    """Return the tensors that are read, the tensors that are written, and the text of all arguments."""
     read: list[torch.Tensor] = []
     written: list[torch.Tensor] = []
     texts: list[str] = []
@@ -211,7 +225,10 @@ def _results(signature: Signature, result: Any) -> Iterator[torch.Tensor | bool 
 
 
 def unwaited(signature: Signature, args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
-    """A copy from a device to the host that nobody waits for."""
+    """Return NOT_WAITED_FOR for an asynchronous copy from a device to the host, else None.
+
+    Its bytes arrive at some later time; reading them here would record whatever is there by then.
+    """
     if signature.name == "aten._to_copy.default":
         there, source, unwaited = kwargs.get("device"), args[0], kwargs.get("non_blocking", False)
         to_host = there is not None and torch.device(there).type == "cpu"

@@ -36,7 +36,7 @@ _ACTIVE: list[Probes] = []
 
 
 class Probes:
-    """Of one step: while it is active, calls are recorded."""
+    """Recorder of the library calls of one step, while it is active."""
 
     def __init__(self, operations: Operations, ledger: Ledger) -> None:
         self._operations = operations

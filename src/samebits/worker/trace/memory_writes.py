@@ -1,4 +1,10 @@
-"""Records of operations and calls, each input explained: what no seen operation left there has a record of its own."""
+"""Records of operations and calls, and detection of memory that was written where no tracer could see it.
+
+Before a traced operation reads a tensor, its bytes are digested and compared with the digest that the last traced
+writer or reader of the same memory left. Where the two differ, something that no tracer sees (a kernel called past the
+dispatcher, another thread, a fault) wrote in between, and a record of kind GIVEN is made before the reader's own. The
+first reader after a hidden write is thus told apart from an operation that computed something else by itself.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +31,17 @@ _MACHINERY = (
     *("samebits.worker.trace", "samebits.worker.capture", "samebits.worker.clock", "samebits.worker.patches"),
     *("samebits.worker.main", "samebits.worker.trainer.train"),
 )
-"""Modules, with all below them, whose frames say nothing of who computes."""
+"""Prefixes of modules that are left out of recorded call stacks: they call the program, and are no part of it."""
 _DEEPEST = 40
+"""Frames of the program that a call stack keeps, the innermost first."""
 
 
 class Ledger:
-    """Of one step. Every method may be called from several threads."""
+    """The inputs and outputs of the operations of one step. Every method may be called from several threads.
+
+    `Trace.lock` is held from the digest to the update of what is known of the memory, so that another thread's write
+    never falls between the two.
+    """
 
     def __init__(self, trace: Trace, stacks: Stacks) -> None:
         self._trace = trace
@@ -40,7 +51,11 @@ class Ledger:
         trace.writers.append(self.wrote)
 
     def read(self, reader: Site, tensors: Sequence[torch.Tensor], text: str) -> Sources:
-        """What the reader is about to read. text: its plain arguments and the forms of all."""
+        """Digest the inputs of an operation before it runs, since it may overwrite them.
+
+        reader: site of the operation. tensors: its inputs, in order. text: its plain arguments, and dtype, shape and
+        strides of all tensors. Inputs that cannot be read or are too large are left out and flagged as PARTIAL.
+        """
         flags = Flag.NONE
         reads: list[Read] = []
         with OWN, self._trace.lock:
@@ -55,7 +70,7 @@ class Ledger:
         return Sources((*reads, _text_digest(text)), len(reads), flags)
 
     def write(self, site: Site, tensor: torch.Tensor, sources: Sources) -> None:
-        """What was left in the tensor."""
+        """Record an output tensor, and remember its digest as the content of its memory."""
         with OWN, self._trace.lock:
             if not is_readable(tensor):
                 self.counts["unreadable"] += 1
@@ -70,17 +85,17 @@ class Ledger:
             self._append(reading_of(site, tensor, read), sources)
 
     def say(self, site: Site, value: bool | int | float, sources: Sources) -> None:
-        """A result that is a number."""
+        """Record a result that is a number, not a tensor."""
         self._trace.record(site, value, sources)
 
     def describe(self, site: Site, view: torch.Tensor, text: str, sources: Sources) -> None:
-        """A view, told by a text, its bytes not read."""
+        """Record a view by a text that says which part of its base it shows; its bytes are not read."""
         with OWN, self._trace.lock:
             flags = Flag.NONE if view.is_contiguous() else Flag.STRIDED
             self._append(Reading(site, _form(view.dtype, view.shape), _text_digest(text), flags), sources)
 
     def wrote(self, tensor: torch.Tensor) -> None:
-        """See `Trace.wrote`."""
+        """Remember the tensor's present bytes as written by a call that is traced elsewhere (see `Trace.wrote`)."""
         with OWN, self._trace.lock:
             if is_readable(tensor):
                 core, place = placed(tensor)
@@ -88,22 +103,23 @@ class Ledger:
                 self._origins.leave(tensor, place, None if skipped else self._trace.reader.digest(core))
 
     def make_blank(self, tensor: torch.Tensor) -> None:
-        """It was made and not filled."""
+        """Mark the tensor's memory as allocated and not yet filled."""
         with OWN, self._trace.lock:
             if is_readable(tensor):
                 self._origins.make_blank(tensor)
 
     def is_blank(self, tensor: torch.Tensor) -> bool:
-        """Whether it was made without being filled, and nobody seen has written since."""
+        """Return whether the memory was allocated without being filled and no traced operation wrote to it since."""
         with OWN, self._trace.lock:
             return is_readable(tensor) and self._origins.is_blank(tensor)
 
     def skip(self, reason: str) -> None:
+        """Count an operation that is not recorded, by reason."""
         with self._trace.lock:
             self.counts[reason] += 1
 
     def place(self, site: Site, like: Site | None = None) -> None:
-        """Keeps from where the program came to a site, the first time. like: a site that has the same stack."""
+        """Keep the call stack of a site the first time it is met. like: a site whose stack is to be shared, if any."""
         with self._trace.lock:
             if site in self._stacks:
                 return
@@ -113,7 +129,7 @@ class Ledger:
                 self._stacks.add(site, _frames(sys._getframe(1)))
 
     def _look(self, tensor: torch.Tensor, reader: Site) -> Read | None:
-        """None where it cannot be read, or is too large."""
+        """Return the tensor's digest and report a hidden write; None where it cannot be read or is too large."""
         if not is_readable(tensor):
             self.counts["unreadable"] += 1
             return None
@@ -129,7 +145,8 @@ class Ledger:
     def _give(self, tensor: torch.Tensor, place: Place, read: Read, known: Read | None, reader: Site) -> None:
         reading = reading_of(_given(reader, known is not None), tensor, read)
         if known is not None and not tensor.is_cpu:
-            # Whether it was left so is known when the digests have come.
+            # Digests on a device are fetched at the end of the block, so the two cannot be compared yet. The record is
+            # made in any case, and dropped then if its digest equals `known`: asking now would wait for the device.
             reading = reading._replace(unless=known)
         self._trace.readings.append(reading)
         self._origins.find(tensor, place, read)
@@ -139,7 +156,10 @@ class Ledger:
 
 
 class _Own:
-    """samebits' own work: neither recorded nor dispatched to anybody. Faster than a generator."""
+    """Context of samebits' own tensor operations: they are neither recorded nor seen by any dispatch mode.
+
+    A class with a stack per thread: it is entered for every record, and a generator-based context is slower.
+    """
 
     def __init__(self) -> None:
         self._inside = threading.local()
@@ -164,7 +184,10 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def is_readable(tensor: torch.Tensor) -> bool:
-    """Whether it has bytes of its own, in this process, as they are counted here."""
+    """Return whether the tensor's bytes can be read: a plain strided tensor whose storage is allocated.
+
+    Subclasses, meta, quantized and nested tensors and those wrapped by functorch have no bytes of their own.
+    """
     kind = type(tensor)
     if (kind is not torch.Tensor and kind is not torch.nn.Parameter) or tensor.layout is not torch.strided:
         return False
@@ -179,11 +202,16 @@ def is_readable(tensor: torch.Tensor) -> bool:
 
 
 def is_flat(tensor: torch.Tensor) -> bool:
+    """Return whether the tensor is strided and contiguous in memory."""
     return tensor.layout is torch.strided and tensor.is_contiguous()
 
 
 def reading_of(site: Site, tensor: torch.Tensor, read: Read) -> Reading:
-    """Bytes are those in the order of memory: where that is not the tensor's own order, it says so."""
+    """Return the record of a tensor whose digest was taken in the order of memory.
+
+    Flag.STRIDED is set where that is not the tensor's logical (row-major) order. A single floating-point number is
+    recorded by its value.
+    """
     flags = flag_of(tensor)
     if flags is Flag.VALUE and isinstance(read, tuple):
         read = bits(float(tensor.detach())), read[0]
@@ -213,7 +241,7 @@ def site_of(phase: Phase, kind: Kind, name: str, scope: str) -> Site:
 
 
 def _frames(frame: FrameType | None) -> Iterator[Frame]:
-    """Of the program, from the innermost outwards."""
+    """Yield the frames of the program's own code, from the innermost outwards, at most _DEEPEST."""
     found = 0
     while frame is not None and found < _DEEPEST:
         module = str(frame.f_globals.get("__name__", ""))
@@ -225,11 +253,12 @@ def _frames(frame: FrameType | None) -> Iterator[Frame]:
 
 @functools.cache
 def is_machinery(module: str) -> bool:
+    """Return whether a module, or a package above it, is listed in _MACHINERY."""
     return any(module == one or module.startswith(f"{one}.") for one in _MACHINERY)
 
 
 def _file(module: str, path: str) -> str:
-    """Relative to the folder that its package lies in: where that folder is, is no part of the program."""
+    """Return a file's path relative to the folder that holds its package: where that folder lies must not matter."""
     parts = path.replace("\\", "/").split("/")
     depth = 1 if module == "__main__" else module.count(".") + 1 + (parts[-1] == "__init__.py")
     return "/".join(parts[-depth:])

@@ -83,7 +83,7 @@ class Messages:
         return receive
 
     def _number(self, direction: str, group: Any, peer: int, arguments: Sequence[Any]) -> Sources:
-        """As an input: the how many-th of its lane in this step. arguments: the tag."""
+        """Return the message's number in its lane (direction, group, peer, tag) and step, as an input of its record."""
         lane = direction, str(group.group_name), ranks_of(group)[peer], int(arguments[0]) if arguments else 0
         self._launched[lane] += 1
         _, name, _, tag = lane

@@ -1,4 +1,4 @@
-"""Which module computes: the path of names from the model down, kept by torch's hooks on every module's call."""
+"""The module that computes now: its path of names in the model, kept by torch's global module hooks."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Scopes:
 
     @property
     def scope(self) -> str:
-        """Of the innermost module that computes on this thread; empty outside all."""
+        """The path of the innermost module that computes on this thread; empty outside all modules."""
         return self._stack[-1][0] if self._stack else ""
 
     @property
     def holds(self) -> bool:
-        """Whether the scope was entered by what this thread runs: not where a backward pass came to another node."""
+        """Whether the scope was entered in the backward node that this thread still runs (or outside of any)."""
         return bool(self._stack) and self._stack[-1][1] == node_number()
 
     def push(self, name: str, below: str | None = None) -> None:
-        """A scope that is no module, below the one at hand or another: `decoder.layers.0.mlp/Function.forward`."""
+        """Enter a scope that is no module, below the current or given one: `decoder.layers.0.mlp/Function.forward`."""
         outer = self.scope if below is None else below
         self._stack.append((f"{outer}/{name}" if outer else name, node_number()))
 
@@ -88,6 +88,6 @@ class Scopes:
 
 
 def node_number() -> int:
-    """Of the node of the backward pass that this thread runs; -1 where it runs none."""
+    """Return the sequence number of the backward node that this thread runs; -1 where it runs none."""
     node = torch._C._current_autograd_node()
     return -1 if node is None else int(node._sequence_nr())

@@ -1,7 +1,8 @@
-"""What arrives later than it was asked for: tensors that a collective or a message is still to fill.
+"""Collectives and messages in flight: tensors that are still to be filled.
 
-Nothing in flight is read. What a launch is to leave is read once somebody waits for its Work, by that call and behind
-it. No wait is added: what nobody waits for inside the step is counted, and not read.
+Nothing in flight is read: its bytes depend on timing. The output of an asynchronous launch is read when the program
+itself waits for the launch's Work, right after that wait returns. No wait is added, since that would change the timing
+of the run that is traced: what the program does not wait for inside the step is counted, and not read.
 """
 
 from __future__ import annotations
@@ -17,17 +18,21 @@ from samebits.worker.patches import Patches
 from samebits.worker.trace.trace import quiet
 
 Landed = Callable[[Any], None]
-"""Gets the Work, None where there is none: all was there when the launch returned."""
+"""Callback on arrival. Gets the Work, or None where the launch was synchronous and had none."""
 
 _OBJECTS = (
     *("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"),
     *("send_object_list", "recv_object_list"),
 )
-"""Of torch.distributed: pickled Python objects, whose bytes need not be the same from run to run."""
+"""Functions of torch.distributed that send pickled Python objects, whose bytes may differ between equal runs."""
 
 
 class Landings:
-    """Between start and stop. A launch inside NCCL's coalescing lands with the Work of the whole."""
+    """Callbacks of launches in flight, between `start` and `stop`.
+
+    The methods by which a program learns that a Work is done are patched. Launches inside a coalescing block of NCCL
+    have no Work of their own: they are held back per group until the block ends, and arrive with the Work of the whole.
+    """
 
     def __init__(self) -> None:
         self._patches = Patches()
@@ -48,7 +53,7 @@ class Landings:
                     self._patches.replace(module, name, _unseen(original))
 
     def stop(self) -> dict[str, int]:
-        """What was launched and not waited for, by the name given to `add`."""
+        """Undo the patches and return how many launches were not waited for, by the name given to `add`."""
         self._patches.restore()
         self._waiting.clear()
         self._together.clear()
@@ -57,7 +62,7 @@ class Landings:
         return left
 
     def add(self, group: Any, work: Any, name: str, landed: Landed) -> None:
-        """landed: called once, when what was launched is there; at once where it is."""
+        """Register a launch. landed: called once on arrival; at once where there is nothing to wait for."""
         self._aloft[name] += 1
         if group in self._together:
             self._together[group].append((name, landed))
@@ -87,7 +92,7 @@ class Landings:
         return wait
 
     def _asked(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Who hears that all is there need not wait."""
+        """Patch `is_completed`: a program that is told so reads the tensors without a wait."""
 
         def is_completed(work: Any) -> Any:
             result = original(work)

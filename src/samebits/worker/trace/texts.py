@@ -24,7 +24,7 @@ def _form_text(dtype: torch.dtype, shape: torch.Size, strides: tuple[int, ...] |
 
 
 def plain_text(value: Any) -> str:
-    """Of a plain argument, or of a sequence or mapping of them. Anything else goes by its type."""
+    """Return the text of a plain argument, or of a sequence or mapping of them; anything else is named by its type."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(plain_text, value))}]"
     if isinstance(value, dict):
@@ -35,7 +35,7 @@ def plain_text(value: Any) -> str:
 
 
 def _array_text(value: np.ndarray[Any, Any]) -> str:
-    """Of objects by their type: they may hold addresses."""
+    """Return the text of an array; arrays of objects by dtype and shape alone, since their bytes are addresses."""
     known = f"{value.dtype}{value.shape}"
     return known if value.dtype.hasobject else f"{known}{digest_bytes(value)}"
 

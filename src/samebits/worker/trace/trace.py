@@ -24,7 +24,7 @@ _HERE = threading.local()
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """What this thread does inside is not recorded."""
+    """Record nothing of what this thread does inside the context."""
     before = is_quiet()
     _HERE.quiet = True
     try:
@@ -34,7 +34,7 @@ def quiet() -> Iterator[None]:
 
 
 def quieten(now: bool) -> bool:
-    """As `quiet`, for who undoes it: gives what held before."""
+    """Set whether this thread is left unrecorded, and return the former value for the caller to restore."""
     before = is_quiet()
     _HERE.quiet = now
     return before
@@ -46,8 +46,10 @@ def is_quiet() -> bool:
 
 @dataclass(frozen=True)
 class Sources:
-    """What a record was made from, read before it could be overwritten. reads: digests. tensors: how many of them are
-    tensors. flags: STRIDED, PARTIAL."""
+    """The inputs of a record, read before they could be overwritten.
+
+    reads: digests. tensors: how many of the digests are of tensors. flags: STRIDED, PARTIAL.
+    """
 
     reads: tuple[Read, ...]
     tensors: int
@@ -70,12 +72,12 @@ class Trace:
         return Phase.BACKWARD if in_backward() else self.stage
 
     def wrote(self, tensor: torch.Tensor) -> None:
-        """To be said by who saw bytes arrive that no operation left there, as a collective's: once they are there."""
+        """Announce bytes that something other than an operation wrote, such as a collective, once they have arrived."""
         for writer in self.writers:
             writer(tensor)
 
     def sources(self, tensors: Sequence[torch.Tensor], arguments: Sequence[bytes] = ()) -> Sources:
-        """Reads them now. arguments: exact text of plain ones, which count behind the tensors."""
+        """Digest inputs now. arguments: exact text of plain arguments, which follow the tensors."""
         flags = Flag.NONE
         reads: list[Read] = []
         with quiet(), self.lock:
@@ -90,7 +92,7 @@ class Trace:
         return Sources((*reads, *map(digest_bytes, arguments)), len(tensors), flags)
 
     def record(self, site: Site, output: Value, sources: Sources | None = None) -> Reading:
-        """output: a tensor, read now, or a plain value. Without sources nothing is said of inputs."""
+        """Record an output: a tensor, read now, or a plain value. Without sources the record has no input digest."""
         with quiet(), self.lock:
             reading = self.reader.read([(site, output)])[0]
             if sources is not None:
@@ -101,12 +103,12 @@ class Trace:
         return reading
 
     def repeat(self, reading: Reading, sites: Iterable[Site]) -> None:
-        """The same tensor at the same moment under other names."""
+        """Record the same tensor at the same moment under other names."""
         with self.lock:
             self.readings += [reading._replace(site=site) for site in sites]
 
     def record_all(self, site: Site, outputs: Sequence[torch.Tensor], sources: Sources) -> None:
-        """One record of many tensors, read now."""
+        """Make one record of many tensors, read now."""
         with quiet(), self.lock:
             made = self.sources(outputs)
             reading = Reading(site, Form("tensors", (len(outputs),)), Folded(made.reads), int(made.flags))
@@ -114,5 +116,5 @@ class Trace:
 
 
 def in_backward() -> bool:
-    """Whether this thread runs a backward pass."""
+    """Return whether this thread runs a backward pass."""
     return int(torch._C._current_graph_task_id()) != -1
