@@ -1,7 +1,8 @@
 """The rules of the house: which package may import which, how much a package holds, and that a name is used once.
 
 The packages are those that CONTRIBUTING.md draws. Imports run in one direction: a package imports only packages of
-earlier stages. Limits that the source has not reached yet stand in the ratchets below, which only ever get smaller.
+earlier stages. What does not keep a rule yet stands in the lists below, by name. A list only ever gets shorter: a test
+fails where it names what is no longer there.
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ ENTRY_POINTS = {
 }
 """Modules that something outside the source starts."""
 
-MOST_LINES_OF_CODE = 19_400
-MOST_MODULES = 260
+MOST_LINES_OF_CODE = 18_599
+MOST_MODULES = 201
 MOST_MODULES_OF_A_PACKAGE = 20
 SMALL = 60
 """Fewer lines of code than this with a single importer: the module belongs into its importer."""
 
-# Ratchets: what was there when the rule was made.
-LARGE_PACKAGES = {"samebits.compare": 27, "samebits.worker.trace": 23}
+# What does not keep the rules yet. Nothing may be added.
+LARGE_PACKAGES: dict[str, int] = {"samebits.worker.trace": 23}
 KNOWN_ARROWS: set[tuple[str, str]] = {
     ("samebits.gates.judge", "samebits.report.statement"),
     ("samebits.plan.overview", "samebits.overhead.run_table"),
@@ -75,8 +76,6 @@ KNOWN_TWICE: set[str] = {
     "Messages",
     "Phase",
     "Place",
-    "Search",
-    "Source",
     "Waiver",
     "_Laboratory",
 }
@@ -95,8 +94,6 @@ KNOWN_SMALL: set[str] = {
     "samebits.report.stress_listing",
     "samebits.report.writer",
     "samebits.worker.capture.replicas",
-    "samebits.worker.pins",
-    "samebits.worker.perturb",
     "samebits.worker.trace.boundary",
     "samebits.worker.trace.graphs",
     "samebits.worker.trace.module_outputs",
@@ -220,7 +217,7 @@ def test_every_module_stands_in_a_package_that_has_a_stage() -> None:
 
 
 def test_imports_between_packages_run_in_one_direction() -> None:
-    assert sorted(upward(own(MODULES)) - KNOWN_ARROWS) == []
+    assert upward(own(MODULES)) == KNOWN_ARROWS
 
 
 def test_imports_form_no_cycle() -> None:
@@ -269,7 +266,7 @@ def test_one_module_imports_submitit() -> None:
 
 def test_no_package_holds_more_than_20_modules() -> None:
     large = {name: count for name, count in modules_by_package().items() if count > MOST_MODULES_OF_A_PACKAGE}
-    assert {name: count for name, count in large.items() if count > LARGE_PACKAGES.get(name, 0)} == {}
+    assert large == LARGE_PACKAGES
 
 
 def test_the_source_is_small() -> None:
@@ -278,7 +275,7 @@ def test_the_source_is_small() -> None:
 
 
 def test_no_class_name_is_used_twice() -> None:
-    assert {name: places for name, places in defined_twice(MODULES).items() if name not in KNOWN_TWICE} == {}
+    assert defined_twice(MODULES).keys() == KNOWN_TWICE
 
 
 def test_no_small_module_serves_a_single_other() -> None:
@@ -288,12 +285,12 @@ def test_no_small_module_serves_a_single_other() -> None:
         for module, text in MODULES.items()
         if module not in ENTRY_POINTS and not is_package(module) and len(users[module]) == 1
     }
-    assert {name: lines for name, lines in small.items() if lines < SMALL and name not in KNOWN_SMALL} == {}
+    assert {name for name, lines in small.items() if lines < SMALL} == KNOWN_SMALL
 
 
 def test_what_nothing_imports_is_an_entry_point() -> None:
     unused = {module for module, users in importers().items() if not users and not is_package(module)}
-    assert sorted(unused - ENTRY_POINTS) == []
+    assert unused == ENTRY_POINTS
 
 
 def paths_of_the_tree() -> Iterator[Path]:
