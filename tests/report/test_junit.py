@@ -32,7 +32,7 @@ WRITTEN = {**judgements.ALL, "cheap": judgements.cheap, "unpriced": judgements.u
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_the_file_is_the_golden_one(name: str) -> None:
-    """`UPDATE_GOLDEN=1 pytest tests/report/test_junit.py` writes them anew; read the difference before you commit it."""
+    """`UPDATE_GOLDEN=1 pytest tests/report/test_junit.py` writes them anew; read the difference before a commit."""
     path, text = GOLDEN / f"junit-{name}.xml", junit_xml(WRITTEN[name]())
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
