@@ -89,7 +89,7 @@ def measure(runs: Runs) -> Cost:
     problems = [*_missing(runs.all), *(run.problem for run in runs.all if run.problem not in (None, _NOT_MADE))]
     problems = problems or list(_disordered(runs.all))
     whole = [run for run in runs.all if run.manifest is not None]
-    deviations = comparability.deviations(runs.recipe, whole)
+    deviations = comparability.setting_deviations(runs.recipe, whole)
     # Runs that are not comparable may end in different states for that reason.
     failures = [] if deviations else [*comparability.unhealthy(whole), *comparability.apart(runs.recipe, whole)]
     found = None

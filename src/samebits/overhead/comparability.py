@@ -30,7 +30,7 @@ class Made(Protocol):
     def manifest(self) -> Manifest | None: ...
 
 
-def deviations(recipe: Recipe, runs: Sequence[Made]) -> list[Deviation]:
+def setting_deviations(recipe: Recipe, runs: Sequence[Made]) -> list[Deviation]:
     """Of each run from its plan and from what it asks for; between the runs in all that is not being measured. runs:
     those with a manifest, in their order."""
     found: dict[tuple[str, str, str], set[int]] = {}

@@ -38,7 +38,7 @@ class Place:
         return _way_out(self.hint, value)
 
 
-def place(root: Any, location: Location) -> Place:
+def place_of(root: Any, location: Location) -> Place:
     """Where in a section `root` (a dataclass) `location` is. An unknown key ends at its section's type."""
     key, hint, absent = "", root, False
     for step in location:

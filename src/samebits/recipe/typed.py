@@ -26,7 +26,7 @@ def problems(root: Any, errors: Sequence[Any]) -> list[Problem]:
 def _meant(root: Any, location: expectation.Location, absent: set[Any]) -> expectation.Location | None:
     """The missing key of the same section that an unknown one was meant to be, if one is near."""
     section, key = location[:-1], str(location[-1])
-    missing = [name for name in expectation.keys(expectation.place(root, section).hint) if (*section, name) in absent]
+    missing = [name for name in expectation.keys(expectation.place_of(root, section).hint) if (*section, name) in absent]
     near = difflib.get_close_matches(key, missing, n=1)
     return (*section, near[0]) if near else None
 
@@ -34,16 +34,16 @@ def _meant(root: Any, location: expectation.Location, absent: set[Any]) -> expec
 def _unknown_key(
     root: Any, location: expectation.Location, value: object, meant: expectation.Location | None
 ) -> Problem:
-    section, key = expectation.place(root, location[:-1]), str(location[-1])
+    section, key = expectation.place_of(root, location[:-1]), str(location[-1])
     known = expectation.keys(section.hint)
     if meant:
-        guesses = [expectation.place(root, meant).key]
+        guesses = [expectation.place_of(root, meant).key]
     elif not (guesses := list(expectation.sections_of(root, key))):
         prefix = f"{section.key}." if section.key else ""
         guesses = [prefix + near for near in difflib.get_close_matches(key, known, n=1)]
     rule = f"must not be there: unknown key, {section.key or 'the file'} has {listed(known, 'and')}"
     way_out = f"did you mean {listed(guesses)}?" if guesses else "delete it"
-    return Problem(expectation.place(root, location).key, value, rule, way_out)
+    return Problem(expectation.place_of(root, location).key, value, rule, way_out)
 
 
 def _mistyped(root: Any, entry: Any) -> Problem:
@@ -52,5 +52,5 @@ def _mistyped(root: Any, entry: Any) -> Problem:
         value = MISSING
         if isinstance(location[-1], int):
             location, value = location[:-1], entry["input"]
-    place = expectation.place(root, location)
+    place = expectation.place_of(root, location)
     return Problem(place.key, value, place.rule(), place.way_out(value))

@@ -20,14 +20,14 @@ _MOST_ORIGINS = 6
 def finding_text(finding: Finding) -> Group:
     """Everything that a finding says, the cause first."""
     word = Text(finding.status.upper(), style=_STYLE.get(finding.status, "bold magenta"))
-    parts: list[RenderableType] = [Text.assemble(word, "  ", grid.text(finding.sentence, "bold")), Text()]
-    parts.append(grid.rows(list(facts(finding))))
+    parts: list[RenderableType] = [Text.assemble(word, "  ", grid.plain_text(finding.sentence, "bold")), Text()]
+    parts.append(grid.grid_rows(list(facts(finding))))
     if finding.cause and finding.cause.stack:
-        parts += [Text(), grid.rows(list(zip(("called from", *[""] * _MOST_FRAMES), stack(finding), strict=False)))]
+        parts += [Text(), grid.grid_rows(list(zip(("called from", *[""] * _MOST_FRAMES), stack(finding), strict=False)))]
     if finding.cells:
         parts += [Text(), cells_table(finding)]
     if finding.around:
-        parts += [Text(), grid.rows([("", line) for line in finding.around])]
+        parts += [Text(), grid.grid_rows([("", line) for line in finding.around])]
     return Group(*parts)
 
 
@@ -78,8 +78,8 @@ def stack(finding: Finding) -> tuple[str, ...]:
 
 def cells_table(finding: Finding) -> Table:
     """The same operation by dtype, shape and layout."""
-    table = grid.table("dtype", "shape", "layout", "same", "differs")
+    table = grid.grid_table("dtype", "shape", "layout", "same", "differs")
     for cell in finding.cells:
         row = (cell.dtype, cell.shape, cell.layout, str(cell.same), str(cell.differing))
-        table.add_row(*map(grid.text, row))
+        table.add_row(*map(grid.plain_text, row))
     return table

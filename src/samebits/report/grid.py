@@ -8,22 +8,22 @@ from rich.text import Text
 from samebits.report import words
 
 
-def table(*columns: str) -> Table:
+def grid_table(*columns: str) -> Table:
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in columns:
         made.add_column(column, overflow="fold")
     return made
 
 
-def rows(entries: list[tuple[str, str]]) -> Table:
+def grid_rows(entries: list[tuple[str, str]]) -> Table:
     """Labels and values, without a heading."""
     made = Table.grid(padding=(0, 2, 0, 0))
     made.add_column(style="dim", no_wrap=True)
     made.add_column(overflow="fold")
     for label, value in entries:
-        made.add_row(label, text(value))
+        made.add_row(label, plain_text(value))
     return made
 
 
-def text(value: str, style: str = "") -> Text:
+def plain_text(value: str, style: str = "") -> Text:
     return Text(words.printable(value), style=style)

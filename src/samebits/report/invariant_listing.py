@@ -18,10 +18,10 @@ SHOWN = 8
 def check_text(check: Check) -> Group:
     """The verdict and what was checked; what breaks comes before what could not be checked."""
     heading = f"{check.path} ({check.arm})" + (f", {check.run_fingerprint}" if check.run_fingerprint else "")
-    first = Text.assemble(verdict_word(check.verdict), "  ", grid.text(headline(check), "bold"))
+    first = Text.assemble(verdict_word(check.verdict), "  ", grid.plain_text(headline(check), "bold"))
     if check.problem is not None:
-        return Group(first, grid.text(heading), grid.text(check.problem))
-    return Group(first, grid.text(heading), Text(), *_broken(check), _held(check), *_unchecked(check))
+        return Group(first, grid.plain_text(heading), grid.plain_text(check.problem))
+    return Group(first, grid.plain_text(heading), Text(), *_broken(check), _held(check), *_unchecked(check))
 
 
 def headline(check: Check) -> str:
@@ -38,11 +38,11 @@ def headline(check: Check) -> str:
 def _broken(check: Check) -> Iterator[RenderableType]:
     for invariant in check.invariants:
         if invariant.violations:
-            yield Text.assemble(verdict_word("fail"), "  ", grid.text(_sentence(invariant)))
+            yield Text.assemble(verdict_word("fail"), "  ", grid.plain_text(_sentence(invariant)))
             for breach in invariant.violated[:SHOWN]:
-                yield grid.text(f"  {breach}")
+                yield grid.plain_text(f"  {breach}")
             if left := invariant.violations - min(SHOWN, len(invariant.violated)):
-                yield grid.text(f"  and {words.counted(left, 'more place')}")
+                yield grid.plain_text(f"  and {words.counted(left, 'more place')}")
             yield Text()
 
 
@@ -52,11 +52,11 @@ def _sentence(invariant: Invariant) -> str:
 
 
 def _held(check: Check) -> RenderableType:
-    table = grid.table("invariant", "comparisons", "broken", "what must hold")
+    table = grid.grid_table("invariant", "comparisons", "broken", "what must hold")
     for invariant in check.invariants:
         if invariant.checked:
             counts = words.whole(invariant.checked), words.whole(invariant.violations)
-            table.add_row(*map(grid.text, (invariant.name, *counts, invariant.meaning)))
+            table.add_row(*map(grid.plain_text, (invariant.name, *counts, invariant.meaning)))
     return table
 
 
@@ -64,6 +64,6 @@ def _unchecked(check: Check) -> Iterator[RenderableType]:
     rest = [invariant for invariant in check.invariants if not invariant.checked]
     if rest:
         yield Text()
-        yield grid.text("not checked:")
+        yield grid.plain_text("not checked:")
     for invariant in rest:
-        yield grid.text(f"  {invariant.name}: {invariant.unchecked}")
+        yield grid.plain_text(f"  {invariant.name}: {invariant.unchecked}")

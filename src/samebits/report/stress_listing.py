@@ -11,7 +11,7 @@ from samebits.stress.results import Stress
 
 def stress_text(stress: Stress) -> Group:
     return Group(
-        Text.assemble(terminal.verdict_word(stress.verdict), "  ", grid.text(stress.headline, "bold")),
+        Text.assemble(terminal.verdict_word(stress.verdict), "  ", grid.plain_text(stress.headline, "bold")),
         Text(),
         _table(stress),
         *_evidence(stress),
@@ -19,11 +19,11 @@ def stress_text(stress: Stress) -> Group:
 
 
 def _table(stress: Stress) -> RenderableType:
-    table = grid.table("variation", "effect", "what it does")
+    table = grid.grid_table("variation", "effect", "what it does")
     for row in stress.variations:
-        table.add_row(grid.text(row.name), grid.text(row.effect), grid.text(row.does))
+        table.add_row(grid.plain_text(row.name), grid.plain_text(row.effect), grid.plain_text(row.does))
         if row.how:
-            table.add_row("", "", grid.text(row.how, "dim"))
+            table.add_row("", "", grid.plain_text(row.how, "dim"))
     return table
 
 
@@ -38,7 +38,7 @@ def _evidence(stress: Stress) -> list[RenderableType]:
         rows.append(("first", f"{first.first.item} at {place} on rank {first.rank} ({first.role})"))
         rows.append(("", comparison.divergence.explanation))
     rows.append(("runs", f"{words.counted(len(stress.runs), 'run')} beside the reference: {_runs(stress)}"))
-    return [Text(), grid.rows(rows)]
+    return [Text(), grid.grid_rows(rows)]
 
 
 def _runs(stress: Stress) -> str:

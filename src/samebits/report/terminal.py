@@ -44,11 +44,11 @@ def show(*parts: RenderableType, file: TextIO | None = None) -> None:
 
 def judgement_text(judgement: Judgement) -> Group:
     """Verdict, headline and scope, what made arms differ, where they ran, then the gates and what time costs."""
-    first = Text.assemble(verdict_word(judgement.verdict), "  ", grid.text(judgement.headline, "bold"))
+    first = Text.assemble(verdict_word(judgement.verdict), "  ", grid.plain_text(judgement.headline, "bold"))
     return Group(
         first,
         Text(),
-        grid.text(judgement.scope),
+        grid.plain_text(judgement.scope),
         Text(),
         *(part for finding in judgement.findings for part in (found.finding_text(finding), Text())),
         *_places(judgement),
@@ -65,9 +65,9 @@ def cost_text(cost: Cost) -> Group:
 def _places(judgement: Judgement) -> list[RenderableType]:
     """Which arms ran where."""
     rows = [(place, ", ".join(arms)) for place, arms in layout.places(judgement)]
-    table = grid.table("nodes", "arms")
+    table = grid.grid_table("nodes", "arms")
     for row in rows:
-        table.add_row(*map(grid.text, row))
+        table.add_row(*map(grid.plain_text, row))
     return [table, Text()] if rows else []
 
 
@@ -78,7 +78,7 @@ def gates_table(judgement: Judgement) -> Table:
     table.add_column("verdict", no_wrap=True)
     table.add_column("why", overflow="fold")
     for gate in judgement.gates:
-        table.add_row(grid.text(gate.gate), verdict_word(gate.verdict), grid.text(gate.explanation))
+        table.add_row(grid.plain_text(gate.gate), verdict_word(gate.verdict), grid.plain_text(gate.explanation))
         if gate.verdict != "pass":
             _add_comparisons(table, gate)
     if not judgement.gates:
@@ -89,16 +89,16 @@ def gates_table(judgement: Judgement) -> Table:
 def _add_comparisons(table: Table, gate: GateResult) -> None:
     for comparison in gate.comparisons[:_MOST_ROWS]:
         arms = f"{comparison.reference_arm} and {comparison.candidate_arm}"
-        table.add_row("", "", grid.text(f"- {arms}: {words.outcome(gate, comparison)}", "dim"))
+        table.add_row("", "", grid.plain_text(f"- {arms}: {words.outcome(gate, comparison)}", "dim"))
     if (left := len(gate.comparisons) - _MOST_ROWS) > 0:
-        table.add_row("", "", grid.text(f"- and {words.counted(left, 'more comparison')}", "dim"))
+        table.add_row("", "", grid.plain_text(f"- and {words.counted(left, 'more comparison')}", "dim"))
 
 
 def comparison_text(comparison: Comparison) -> Group:
     """Everything that a comparison of two arms says, most important first."""
-    parts: list[RenderableType] = [_heading(comparison), grid.rows(_facts(comparison))]
+    parts: list[RenderableType] = [_heading(comparison), grid.grid_rows(_facts(comparison))]
     if comparison.divergence:
-        parts += [Text(), grid.rows(_evidence(comparison.divergence))]
+        parts += [Text(), grid.grid_rows(_evidence(comparison.divergence))]
         if comparison.divergence.ranks:
             parts += [Text(), _record_table(comparison, comparison.divergence.ranks[0])]
         parts += [Text(), _groups_table(comparison.divergence)]
@@ -148,12 +148,12 @@ def _evidence(divergence: Divergence) -> list[tuple[str, str]]:
 
 
 def _record_table(comparison: Comparison, rank: RankDivergence) -> Table:
-    table = grid.table("arm", "exact value", "digest", "dtype and shape")
+    table = grid.grid_table("arm", "exact value", "digest", "dtype and shape")
     for arm, record in (
         (comparison.reference_arm, rank.first.reference),
         (comparison.candidate_arm, rank.first.candidate),
     ):
-        table.add_row(grid.text(arm), *_record(record))
+        table.add_row(grid.plain_text(arm), *_record(record))
     return table
 
 
@@ -161,25 +161,25 @@ def _record(record: RecordView | None) -> list[Text]:
     if record is None:
         return [Text("no such record")]
     value = "skipped" if record.skipped else record.value or "not a scalar"
-    return [grid.text(value), grid.text(record.digest), grid.text(record.form)]
+    return [grid.plain_text(value), grid.plain_text(record.digest), grid.plain_text(record.form)]
 
 
 def _groups_table(divergence: Divergence) -> Table:
-    table = grid.table("ranks", "how many", "role", "first differs at", "item")
+    table = grid.grid_table("ranks", "how many", "role", "first differs at", "item")
     for group in divergence.groups[:_MOST_ROWS]:
         place = words.moment_text(group.moment, group.step)
         cells = (group.ranks, words.whole(group.count), group.role, place, group.item)
-        table.add_row(*(grid.text(cell) for cell in cells))
+        table.add_row(*(grid.plain_text(cell) for cell in cells))
     if (left := len(divergence.groups) - _MOST_ROWS) > 0:
-        table.add_row(grid.text(f"and {words.counted(left, 'more group')} of ranks"))
+        table.add_row(grid.plain_text(f"and {words.counted(left, 'more group')} of ranks"))
     return table
 
 
 def _deviations_table(comparison: Comparison) -> Table:
-    table = grid.table("deviating pin", "reference", "candidate", "ranks")
+    table = grid.grid_table("deviating pin", "reference", "candidate", "ranks")
     for row in comparison.deviations:
         cells = (row.pin, row.reference, row.candidate, ranks_text(row.ranks))
-        table.add_row(*(grid.text(cell) for cell in cells))
+        table.add_row(*(grid.plain_text(cell) for cell in cells))
     return table
 
 
