@@ -27,7 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from artifacts import coordinates, make_pins, make_plan
-from samebits.fingerprint.header import Header
+from samebits.fingerprint.format import Header
 from samebits.fingerprint.manifest import (
     BlockName,
     Manifest,

@@ -18,9 +18,9 @@ from typing import Any
 
 import builders
 from entries import Entry, metric, scalar, tensor
+from samebits.compare.verify import expected_blocks, expected_rung
 from samebits.fingerprint.clock import Clocks
-from samebits.fingerprint.expected import expected_blocks, expected_rung
-from samebits.fingerprint.header import Coordinates, Header
+from samebits.fingerprint.format import Coordinates, Header
 from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.records import Flag, Kind, Moment, Phase
 from samebits.fingerprint.writer import Recorder

@@ -21,9 +21,7 @@ import torch.distributed as dist
 from samebits.fingerprint.records import Flag, Phase
 from samebits.worker.capture.digest import digest
 from samebits.worker.capture.reading import Reader
-from samebits.worker.trace.collectives import METHODS, Collectives
-from samebits.worker.trace.messages import Messages
-from samebits.worker.trace.pending import Landings
+from samebits.worker.trace.collectives import METHODS, Collectives, Landings, Messages
 from samebits.worker.trace.trace import Trace, quiet
 
 WATCHED = (dist.ProcessGroup, dist.Work, dist, dist.distributed_c10d)

@@ -15,7 +15,7 @@ from entries import Entry
 from samebits.compare.collect import collect
 from samebits.compare.compare import compare
 from samebits.compare.results import Comparison
-from samebits.fingerprint.expected import expected_blocks, expected_rung
+from samebits.compare.verify import expected_blocks, expected_rung
 from samebits.fingerprint.paths import Artifact, ArtifactError
 
 WORLD = 3

@@ -17,7 +17,7 @@ from pathlib import Path
 import artifacts
 import evidence
 from samebits.fingerprint import conditions
-from samebits.fingerprint.header import Header
+from samebits.fingerprint.format import Header
 from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.writer import Recorder
 from samebits.spec.plan import Plan

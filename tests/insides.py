@@ -15,8 +15,8 @@ from samebits.fingerprint.stacks import Stack, read_stacks, stack_of
 from samebits.worker.capture.reading import Reader, Row
 from samebits.worker.capture.state import modules
 from samebits.worker.trace.modules import Scopes
-from samebits.worker.trace.operations import Insides
 from samebits.worker.trace.trace import Trace
+from samebits.worker.trace.tracers import Insides
 
 
 @dataclass

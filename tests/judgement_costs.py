@@ -12,7 +12,7 @@ import builders
 from judgement_parts import digest
 from samebits.compare.certify import Arm, Certified
 from samebits.fingerprint.clock import TRAINING, Phase
-from samebits.fingerprint.header import Coordinates
+from samebits.fingerprint.format import Coordinates
 from samebits.fingerprint.manifest import Manifest, RankFile, Unhealthy
 from samebits.fingerprint.paths import Artifact
 from samebits.overhead.analysis import Run, Runs, measure

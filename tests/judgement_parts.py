@@ -19,7 +19,7 @@ from samebits.compare.results import (
     Symptom,
     WaivedItem,
 )
-from samebits.fingerprint.ranks import ranks_text
+from samebits.fingerprint.format import ranks_text
 from samebits.gates.judgement import ArmSummary, PinRow
 from samebits.spec.verdicts import Verdict
 

@@ -16,9 +16,8 @@ import artifacts
 from artifacts import At, Change
 from entries import Entry, tensor
 from samebits.compare.collect import collect
-from samebits.fingerprint.header import Coordinates
+from samebits.fingerprint.format import Coordinates, ranks_text
 from samebits.fingerprint.paths import Artifact
-from samebits.fingerprint.ranks import ranks_text
 from samebits.fingerprint.records import Flag, Kind, Moment, Phase
 from samebits.spec.questions import Capture, Rung
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from artifacts import coordinates, make_pins, make_plan
 from entries import Entry
-from samebits.fingerprint.header import Header
+from samebits.fingerprint.format import Header
 from samebits.fingerprint.records import RUNGS, Flag, Form, Kind, Moment, Phase, Site
 from samebits.fingerprint.writer import Recorder
 

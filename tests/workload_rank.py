@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from samebits.spec.plan import Plan
-from samebits.worker.capture import rng
+from samebits.worker.capture import state as rng
 from samebits.worker.hooks import Training, Watcher
 from samebits.worker.trainer.train import train
 

@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-from samebits.commands import image, judging, localize, looking, running, stress
+from samebits.commands import inspect, judging, localize, running, stress
 from samebits.commands.status import guarded
 
 app = typer.Typer(
@@ -22,9 +22,9 @@ app = typer.Typer(
     help="Proves, or disproves and locates, that a training recipe computes the same bits every time.",
     epilog="Exit status: 0 pass, 1 fail, 2 invalid or bad input, 3 inconclusive, 4 an arm or samebits itself failed.",
 )
-for verbs in (running, judging, localize, stress, looking):
+for verbs in (running, judging, localize, stress, inspect):
     app.add_typer(verbs.app)
-app.add_typer(image.app, name="image")
+app.add_typer(inspect.app, name="image")
 
 
 def main() -> None:

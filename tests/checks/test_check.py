@@ -21,7 +21,7 @@ from samebits.checks.invariants import Check, Invariant
 from samebits.compare.results import to_json
 from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.records import Moment
-from samebits.report import invariant_listing, terminal
+from samebits.report import terminal
 
 STEP = 2
 ALL = {
@@ -287,7 +287,7 @@ def test_the_verb_says_what_is_broken_first_and_exits_as_the_verdict(
     assert "FAIL  1 invariant broken" in said.stdout
     assert "step 2, ranks 0-1: all_reduce [ranks 0-1], call 0: rank 0 has " in said.stdout
     assert said.stdout.index("step 2, ranks 0-1") < said.stdout.index("must hold")
-    terminal.show(invariant_listing.check_text(check(good)))
+    terminal.show(terminal.check_text(check(good)))
     assert capsys.readouterr().out.startswith("PASS  12 invariants hold, ")
     as_json = call("check", bad.folder, "--json")
     assert as_json.returncode == 1
@@ -306,6 +306,6 @@ def test_all_places_are_counted_and_the_first_are_listed(tmp_path: Path, monkeyp
     checked = check(layered.written(tmp_path / "a", monkeypatch, *changes, notes=[]))
     assert found(checked)["all-reduce"].violations == 8
     assert [breach.step for breach in found(checked)["all-reduce"].violated] == [1, 1, 1]
-    text = invariant_listing.check_text(checked)
+    text = terminal.check_text(checked)
     terminal.show(text, file=(stream := io.StringIO()))
     assert "and 5 more places" in stream.getvalue()

@@ -31,10 +31,10 @@ from artifacts import (
 from comparing import refusal
 from samebits.compare.certify import certify
 from samebits.compare.collect import collect
-from samebits.fingerprint.expected import expected_blocks, expected_rung
+from samebits.compare.verify import expected_blocks, expected_rung
+from samebits.fingerprint.format import ranks_text
 from samebits.fingerprint.manifest import BlockName, Planted, Unhealthy, read_manifest, read_table
 from samebits.fingerprint.paths import Artifact, ArtifactError
-from samebits.fingerprint.ranks import ranks_text
 from samebits.fingerprint.reader import read
 from samebits.fingerprint.records import Moment
 

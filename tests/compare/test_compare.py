@@ -18,8 +18,8 @@ from entries import Entry, scalar
 from samebits.compare import records
 from samebits.compare.compare import NOT_SEEN, compare
 from samebits.compare.results import Comparison, Symptom
+from samebits.fingerprint.format import ranks_text
 from samebits.fingerprint.paths import Artifact
-from samebits.fingerprint.ranks import ranks_text
 from samebits.fingerprint.records import Flag, Form, Kind, Moment
 from samebits.spec.questions import Fault, Waiver
 

@@ -17,7 +17,7 @@ from artifacts import (
 )
 from comparing import refusal
 from entries import Entry
-from samebits.fingerprint.expected import expected_blocks
+from samebits.compare.verify import expected_blocks
 from samebits.fingerprint.records import Moment
 from samebits.spec.plan import Plan
 

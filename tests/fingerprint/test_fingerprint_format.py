@@ -24,8 +24,8 @@ from entries import Entry, tensor
 from records import BLOCKS, open_recorder
 from samebits.compare.certify import certify
 from samebits.compare.collect import collect
-from samebits.fingerprint import frames
-from samebits.fingerprint.frames import CHECK_BYTES, HEAD, PREFIX, FrameKind
+from samebits.fingerprint import format
+from samebits.fingerprint.format import CHECK_BYTES, HEAD, PREFIX, FrameKind
 from samebits.fingerprint.paths import Artifact, ArtifactError
 from samebits.fingerprint.reader import FingerprintFile, read
 from samebits.fingerprint.records import Flag, Kind, Moment, Phase, Site
@@ -127,10 +127,10 @@ def split(data: bytes) -> Iterator[bytes]:
 
 def sealed_again(parts: list[bytes]) -> bytes:
     """The frames with numbers and checks as a writer would have made them."""
-    out, before = [PREFIX], frames.NO_CHECK
+    out, before = [PREFIX], format.NO_CHECK
     for number, part in enumerate(parts):
-        kind = frames.KINDS[HEAD.unpack(part[: HEAD.size])[0]]
-        data, before = frames.frame(kind, number, part[HEAD.size : -CHECK_BYTES], before)
+        kind = format.KINDS[HEAD.unpack(part[: HEAD.size])[0]]
+        data, before = format.frame(kind, number, part[HEAD.size : -CHECK_BYTES], before)
         out.append(data)
     return b"".join(out)
 
@@ -210,7 +210,7 @@ def test_a_frame_dropped_repeated_or_swapped_is_refused(sample: Sample) -> None:
 
 def test_frames_out_of_place_are_refused_even_with_right_checks(sample: Sample, tmp_path: Path) -> None:
     parts = sample.frames
-    kinds = [frames.KINDS[part[:4]] for part in parts]
+    kinds = [format.KINDS[part[:4]] for part in parts]
     for index, kind in enumerate(kinds):
         if kind is not FrameKind.NOTE:
             sample.assert_refused(sealed_again(parts[:index] + parts[index + 1 :]))
@@ -229,7 +229,7 @@ def test_a_seal_of_another_run_is_refused_even_with_right_checks(
     sample: Sample, tmp_path: Path, old: bytes, new: bytes
 ) -> None:
     parts = sample.frames
-    index = next(index for index, part in enumerate(parts) if frames.KINDS[part[:4]] is FrameKind.SEAL)
+    index = next(index for index, part in enumerate(parts) if format.KINDS[part[:4]] is FrameKind.SEAL)
     assert old in parts[index]
     changed = parts[index].replace(old, new)
     (tmp_path / "x").write_bytes(sealed_again([*parts[:index], changed, *parts[index + 1 :]]))
@@ -240,7 +240,7 @@ def test_a_changed_record_is_refused_even_with_right_checks(sample: Sample) -> N
     """A writer that lost a bit between digest and disk."""
     parts = sample.frames
     for index, part in enumerate(parts):
-        if frames.KINDS[part[:4]] is FrameKind.RECORDS:
+        if format.KINDS[part[:4]] is FrameKind.RECORDS:
             data = bytearray(part)
             data[-CHECK_BYTES - 1] ^= 1
             sample.assert_refused(sealed_again([*parts[:index], bytes(data), *parts[index + 1 :]]))
@@ -270,7 +270,7 @@ def test_files_swapped_between_ranks_name_both(sample: Sample, tmp_path: Path) -
 def test_a_reader_of_tables_sees_every_flip_outside_the_records(sample: Sample, tmp_path: Path) -> None:
     path, start = tmp_path / "rank-00001.fp", len(PREFIX)
     for part in sample.frames:
-        records = frames.KINDS[part[:4]] is FrameKind.RECORDS
+        records = format.KINDS[part[:4]] is FrameKind.RECORDS
         inside = range(HEAD.size, len(part) - CHECK_BYTES) if records else range(0)
         for offset in [*range(HEAD.size), *range(HEAD.size, len(part), 41), len(part) - 1]:
             if offset not in inside:
@@ -295,5 +295,5 @@ def test_records_are_checked_when_they_are_read(sample: Sample, tmp_path: Path) 
 
 
 def test_another_format_is_named(sample: Sample) -> None:
-    data = frames.MAGIC + (7).to_bytes(4, "little") + sample.data[len(PREFIX) :]
+    data = format.MAGIC + (7).to_bytes(4, "little") + sample.data[len(PREFIX) :]
     assert all("format is 7" in message or "check" in message for message in sample.refusals(data)[1:])

@@ -13,7 +13,7 @@ from samebits.compare.compare import compare
 from samebits.fingerprint.manifest import Planted
 from samebits.fingerprint.paths import Artifact
 from samebits.fingerprint.records import Moment
-from samebits.gates.control import Outcome, judge_control
+from samebits.gates.gates import Outcome, judge_control
 
 NOTE = Planted(fault="ulp", rank=1, moment="step", step=3, kind="parameter", name="w0", scope="")
 STRUCK = [artifacts.altered("parameter:w0", rank=1, step=3), artifacts.diverged(step=3)]

@@ -14,9 +14,9 @@ import evidence
 from comparing import SOME
 from samebits.compare.results import GateResult
 from samebits.gates.evidence import Evidence
+from samebits.gates.gates import held_to_placement
 from samebits.gates.judge import judge
 from samebits.gates.judgement import Judgement
-from samebits.gates.placement import held_to_placement
 from samebits.plan import arms
 from samebits.spec.pins import Pins
 from samebits.spec.surroundings import Cluster

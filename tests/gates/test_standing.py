@@ -13,9 +13,8 @@ import evidence
 import timed
 from samebits.compare.collect import collect
 from samebits.fingerprint.paths import ArtifactError
-from samebits.gates.judge import judge
+from samebits.gates.judge import check_standing, judge
 from samebits.gates.judgement import Judgement
-from samebits.gates.standing import check_standing
 from samebits.spec.plan import Plan
 
 

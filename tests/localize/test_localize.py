@@ -14,7 +14,7 @@ import evidence
 from samebits.compare.certify import Certified, load
 from samebits.compare.compare import compare
 from samebits.compare.results import Finding
-from samebits.fingerprint.header import Coordinates
+from samebits.fingerprint.format import Coordinates
 from samebits.fingerprint.paths import Artifact
 from samebits.launch.console import Echo
 from samebits.launch.job_state import ArmOutcome, LaunchError

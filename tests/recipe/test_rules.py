@@ -6,8 +6,8 @@ import pytest
 
 import builders
 from samebits.recipe import rules
-from samebits.recipe.container_rules import reserved_options
 from samebits.recipe.problem import MISSING, show
+from samebits.recipe.run_rules import reserved_options
 from samebits.spec.surroundings import Slurm
 
 _OVERHEAD = {"limit_percent": 5.0, "blocks": 8, "steps": 100, "warm_up": 20}

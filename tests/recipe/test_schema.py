@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from samebits.recipe.cluster import ClusterFile
-from samebits.recipe.json_schema import schema, schema_text
+from samebits.recipe.load import schema, schema_text
 from samebits.spec.sections import Recipe
 
 _ROOT = Path(__file__).parents[2]

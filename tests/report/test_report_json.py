@@ -14,8 +14,8 @@ import pytest
 import judgements
 from samebits.compare.results import plain
 from samebits.report import json as json_report
+from samebits.report.html import write
 from samebits.report.json import ReportError, load, report_json
-from samebits.report.writer import write
 
 
 @pytest.mark.parametrize("build", [*judgements.ALL.values(), *judgements.PRICED.values(), judgements.hostile])

@@ -20,7 +20,7 @@ from samebits.launch.run_arms import run_arms
 from samebits.plan import arms
 from samebits.recipe import load
 from samebits.recipe.load import RecipeError
-from samebits.report import stress_listing, terminal
+from samebits.report import terminal
 from samebits.stress import run as stressing
 from samebits.stress.results import Stress
 
@@ -195,7 +195,7 @@ def test_json_and_screen_say_the_same(lab: Lab, capsys: pytest.CaptureFixture[st
         "variations": list(FEW),
         "differs": True,
     }
-    terminal.show(stress_listing.stress_text(found))
+    terminal.show(terminal.stress_text(found))
     shown = capsys.readouterr().out
     assert len(shown.splitlines()) <= 45
     assert shown.startswith("FAIL  hash-seed matters")

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from samebits.checks.communication import Collectives, Messages, Recomputed
-from samebits.checks.invariants import Check, Invariant, verdict_of
-from samebits.checks.rank_rows import RankRows, read_ranks
+from samebits.checks.invariants import Check, Invariant, RankRows, read_ranks, verdict_of
 from samebits.checks.state import RandomStreams, Replicas, Samples, TensorReplicas, Tied
 from samebits.compare.certify import Certified, load
 from samebits.fingerprint.paths import Artifact, ArtifactError

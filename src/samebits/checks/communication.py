@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from samebits.checks.invariants import Invariant, Place, Tally
-from samebits.checks.rank_rows import RankRows, is_traced, outcome
-from samebits.fingerprint.ranks import ranks_of
+from samebits.checks.invariants import Invariant, Place, RankRows, Tally, is_traced, outcome
+from samebits.fingerprint.format import ranks_of
 from samebits.fingerprint.records import Flag, Kind
 
 UNTRACED = "no step was recorded at rung boundary"

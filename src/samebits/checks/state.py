@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samebits.checks.invariants import Invariant, Place, Tally
-from samebits.checks.rank_rows import RankRows, Rows, digest_text, outcome
-from samebits.fingerprint.header import Coordinates
+from samebits.checks.invariants import Invariant, Place, RankRows, Rows, Tally, digest_text, outcome
+from samebits.fingerprint.format import Coordinates
 from samebits.fingerprint.records import Kind, Moment, Site
 
 NO_NOTE = "no rank noted which parameters it holds whole or shares: capture with this version"

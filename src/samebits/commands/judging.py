@@ -27,9 +27,9 @@ def collect(
     as_json: AsJson = False,
 ) -> None:
     """Verify every rank's file, refuse gaps, and seal the manifest; of an experiment's folder, those of all runs."""
-    from samebits.commands import sealing
+    from samebits.overhead import step_times
 
-    sealed = sealing.seal(folder, deep=deep, stamp=stamp)
+    sealed = step_times.seal(folder, deep=deep, stamp=stamp)
     print(json.dumps(sealed.as_json) if as_json else sealed.text, file=sys.stderr if sealed.refused else sys.stdout)
 
 
@@ -60,14 +60,14 @@ def check(folder: Folder, as_json: AsJson = False) -> None:
     from samebits.checks.check import check as checked
     from samebits.compare.results import to_json
     from samebits.fingerprint.paths import Artifact
-    from samebits.report import invariant_listing, terminal
+    from samebits.report import terminal
     from samebits.spec.verdicts import EXIT_STATUS
 
     found = checked(Artifact(folder))
     if as_json:
         print(to_json(found), end="")
     else:
-        terminal.show(invariant_listing.check_text(found))
+        terminal.show(terminal.check_text(found))
     raise Decided(EXIT_STATUS[found.verdict])
 
 
@@ -76,12 +76,12 @@ def report(path: RecipeFile, results: Results = Path("results")) -> None:
     """Judge a recipe's arms; write report.html, report.json and junit.xml. Succeeds whatever the verdict."""
     from samebits.gates.judge import judge
     from samebits.recipe import load
-    from samebits.report import writer
+    from samebits.report import html
 
     judgement = judge(load.load(path), results)
     folder = results / judgement.recipe
     folder.mkdir(parents=True, exist_ok=True)
-    writer.write(judgement, folder)
+    html.write(judgement, folder)
     print(f"{judgement.recipe}: {judgement.verdict}; {folder / 'report.html'}")
 
 
@@ -91,7 +91,7 @@ def verdict(
     as_json: AsJson = False,
 ) -> None:
     """Show the verdict of a report that is there; its exit status is the verdict's."""
-    from samebits.gates.standing import check_standing
+    from samebits.gates.judge import check_standing
     from samebits.report import json as json_report
     from samebits.report import terminal
     from samebits.spec.verdicts import EXIT_STATUS

@@ -89,10 +89,10 @@ def _of_recipe(path: Path, results: Path, request: LocalizeOptions, stamp: Path 
 
 def _show(findings: Sequence[Finding], *, as_json: bool) -> None:
     from samebits.compare.results import to_json
-    from samebits.report import found, terminal
+    from samebits.report import terminal
 
     for finding in findings:
         if as_json:
             print(to_json(finding), end="")
         else:
-            terminal.show(found.finding_text(finding))
+            terminal.show(terminal.finding_text(finding))

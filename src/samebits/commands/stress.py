@@ -70,11 +70,11 @@ def _finished(run: Callable[[], Stress]) -> Stress:
 
 def _show(found: Stress, *, as_json: bool) -> None:
     from samebits.compare.results import to_json
-    from samebits.report import stress_listing, terminal
+    from samebits.report import terminal
     from samebits.spec.verdicts import EXIT_STATUS
 
     if as_json:
         print(to_json(found), end="")
     else:
-        terminal.show(stress_listing.stress_text(found))
+        terminal.show(terminal.stress_text(found))
     raise Decided(EXIT_STATUS[found.verdict])

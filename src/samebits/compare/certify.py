@@ -8,7 +8,7 @@ from pathlib import Path
 
 from samebits.compare.collect import DEEP_BYTES, Problems, check_files, check_outcome
 from samebits.compare.verify import RankProblemError, read_whole
-from samebits.fingerprint.frames import CHECK_BYTES
+from samebits.fingerprint.format import CHECK_BYTES
 from samebits.fingerprint.manifest import Manifest, RankFile, Table, read_manifest, read_table, run_fingerprint
 from samebits.fingerprint.paths import Artifact, ArtifactError
 from samebits.fingerprint.reader import FingerprintFile

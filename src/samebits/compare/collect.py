@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from samebits.compare.verify import RankProblemError, RankSummary, summarize
+from samebits.fingerprint.format import ranks_text
 from samebits.fingerprint.manifest import BlockName, Manifest, run_fingerprint, write_clocks, write_table
 from samebits.fingerprint.paths import Artifact, ArtifactError
-from samebits.fingerprint.ranks import ranks_text
 from samebits.spec.plan import Plan, PlanError
 
 DEEP_BYTES = 1 << 30

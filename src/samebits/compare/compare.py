@@ -18,9 +18,9 @@ from samebits.compare.divergence import describe, search
 from samebits.compare.records import Item
 from samebits.compare.results import Comparison, Divergence, Scope, WaivedItem
 from samebits.compare.scope import scope_of
+from samebits.fingerprint.format import ranks_text
 from samebits.fingerprint.manifest import Manifest
 from samebits.fingerprint.paths import Artifact, ArtifactError
-from samebits.fingerprint.ranks import ranks_text
 from samebits.fingerprint.reader import block_text
 from samebits.spec.pins import Deviation
 from samebits.spec.questions import Waiver

@@ -13,7 +13,7 @@ from enum import StrEnum
 from samebits.compare.align import Pairing
 from samebits.compare.records import Item, RankRecords
 from samebits.compare.traced_block import Beside, Trail
-from samebits.fingerprint.ranks import ranks_of
+from samebits.fingerprint.format import ranks_of
 from samebits.fingerprint.records import TRACED, Kind
 
 _FUNCTIONAL = ("_c10d_functional.", "_c10d_functional_autograd.", "_dtensor.")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from samebits.compare import cause_rules
 from samebits.compare.cross_rank import Link
 from samebits.compare.results import Symptom
-from samebits.fingerprint.header import Coordinates
-from samebits.fingerprint.ranks import ranks_text
+from samebits.fingerprint.format import Coordinates, ranks_text
 from samebits.fingerprint.records import RUNGS, TRACED, Kind, Moment
 from samebits.recipe.problem import listed
 

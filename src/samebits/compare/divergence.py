@@ -18,8 +18,8 @@ from samebits.compare.nodes import UNKNOWN
 from samebits.compare.records import Ignored, Item, RankRecords
 from samebits.compare.results import Difference, Divergence, RankDivergence, RankGroup, Role
 from samebits.compare.traced_block import Trail
+from samebits.fingerprint.format import ranks_text
 from samebits.fingerprint.paths import ArtifactError
-from samebits.fingerprint.ranks import ranks_text
 from samebits.fingerprint.records import RUNGS, Kind
 
 SPELLED_OUT = 64

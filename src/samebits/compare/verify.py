@@ -1,4 +1,7 @@
-"""Verifies one rank's fingerprint file against the plan, and summarizes it for the manifest."""
+"""Verifies one rank's fingerprint file against the plan, and summarizes it for the manifest.
+
+The blocks that a plan demands of every rank, in order: what a run records, and what collect insists on.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,32 @@ import numpy as np
 
 from samebits.fingerprint import reader
 from samebits.fingerprint.clock import Clocks
-from samebits.fingerprint.expected import expected_blocks, expected_rung
-from samebits.fingerprint.header import Header
+from samebits.fingerprint.format import Header
 from samebits.fingerprint.manifest import Planted, RankFile, Unhealthy
 from samebits.fingerprint.reader import Block, FingerprintFile, block_text
+from samebits.fingerprint.records import Moment
 from samebits.spec.plan import Plan, PlanError, decode
+
+
+def expected_blocks(plan: Plan) -> Iterator[tuple[Moment, int]]:
+    """(moment, step): RESTORED, then each STEP and right after it SAVED where it saves, then FINAL.
+
+    An arm without capture records FINAL only.
+    """
+    if plan.capture:
+        if plan.restore is not None:
+            yield Moment.RESTORED, plan.first_step - 1
+        for step in range(plan.first_step, plan.last_step + 1):
+            yield Moment.STEP, step
+            if plan.saves_at(step):
+                yield Moment.SAVED, step
+    yield Moment.FINAL, plan.last_step
+
+
+def expected_rung(plan: Plan, rank: int, moment: Moment, step: int) -> str:
+    """A step's as the capture limits say; state that is saved, restored or final is recorded whole."""
+    return plan.rung_at(rank, step) if moment is Moment.STEP else "state"
+
 
 _MOST_NAMED = 4
 """Blocks that a message lists."""

@@ -12,7 +12,7 @@ from samebits.compare.align import DIGEST_BYTES
 from samebits.compare.certify import Certified
 from samebits.compare.divergence import host
 from samebits.compare.results import Vote
-from samebits.fingerprint.ranks import ranks_text
+from samebits.fingerprint.format import ranks_text
 from samebits.fingerprint.records import Moment
 
 MOST_HOSTS = 16

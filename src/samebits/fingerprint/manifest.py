@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from samebits.fingerprint.clock import CLOCK, Clocks
-from samebits.fingerprint.header import Coordinates
+from samebits.fingerprint.format import Coordinates
 from samebits.fingerprint.paths import Artifact, ArtifactError, write_whole
 from samebits.spec.pins import Pins
 from samebits.spec.plan import Plan, PlanError, decode

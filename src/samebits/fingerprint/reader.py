@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from samebits.fingerprint import clock, frames
-from samebits.fingerprint.block import NO_CHAIN, next_chain, words_of
+from samebits.fingerprint import clock, format
+from samebits.fingerprint.block import NO_CHAIN, Tables, next_chain, words_of
 from samebits.fingerprint.clock import CLOCK, Clocks
-from samebits.fingerprint.frames import BLOCK, CHECK_BYTES, HEAD, FrameKind
-from samebits.fingerprint.header import Header
+from samebits.fingerprint.format import BLOCK, CHECK_BYTES, HEAD, FrameKind, Header
 from samebits.fingerprint.paths import ArtifactError
 from samebits.fingerprint.records import RECORD, RUNGS, Form, Moment, Site
-from samebits.fingerprint.tables import Tables
 
 
 class _BrokenError(Exception):
@@ -76,7 +74,7 @@ class FingerprintFile:
     seal: dict[str, Any] | None = None
     verified: dict[str, Any] | None = None
     valid_bytes: int = 0
-    check: bytes = frames.NO_CHECK
+    check: bytes = format.NO_CHECK
     fault: str | None = None
     _trusted: set[int] = field(default_factory=set)
 
@@ -133,13 +131,13 @@ def _mapped(path: Path) -> memoryview:
 
 
 def _read_frames(file: FingerprintFile) -> None:
-    prefix = bytes(file.data[: len(frames.PREFIX)])
-    if prefix != frames.PREFIX:
-        if len(prefix) == len(frames.PREFIX) and prefix.startswith(frames.MAGIC):
+    prefix = bytes(file.data[: len(format.PREFIX)])
+    if prefix != format.PREFIX:
+        if len(prefix) == len(format.PREFIX) and prefix.startswith(format.MAGIC):
             number = int.from_bytes(prefix[-4:], "little")
-            raise _BrokenError(f"fingerprint format is {number}, this samebits reads {frames.FORMAT}")
+            raise _BrokenError(f"fingerprint format is {number}, this samebits reads {format.FORMAT}")
         raise _BrokenError("not a fingerprint file, or cut inside its first bytes")
-    file.valid_bytes = len(frames.PREFIX)
+    file.valid_bytes = len(format.PREFIX)
     state = _State()
     for kind, payload, offset in _frames(file):
         _accept(file, state, kind, payload, offset)
@@ -168,7 +166,7 @@ def _frames(file: FingerprintFile) -> Iterator[tuple[FrameKind, memoryview, int]
         if len(head) < HEAD.size:
             raise _BrokenError(f"frame {sequence}: cut inside its head")
         name, number, length = HEAD.unpack(head)
-        kind = frames.KINDS.get(name)
+        kind = format.KINDS.get(name)
         if kind is None:
             raise _BrokenError(f"frame {sequence}: unknown kind {name!r}")
         offset = start + HEAD.size
@@ -176,7 +174,7 @@ def _frames(file: FingerprintFile) -> Iterator[tuple[FrameKind, memoryview, int]
         if end > len(file.data):
             raise _BrokenError(f"frame {sequence} ({kind.name.lower()}): cut")
         payload, stored = file.data[offset : end - CHECK_BYTES], bytes(file.data[end - CHECK_BYTES : end])
-        if (file.deep or kind is not FrameKind.RECORDS) and frames.check(file.check, head, payload) != stored:
+        if (file.deep or kind is not FrameKind.RECORDS) and format.check(file.check, head, payload) != stored:
             raise _BrokenError(f"frame {sequence} ({kind.name.lower()}): checksum differs, a byte was changed")
         if number != sequence:
             raise _BrokenError(f"frame {sequence}: carries number {number}")

@@ -16,11 +16,10 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from samebits.fingerprint import frames, reader, tables
+from samebits.fingerprint import block, format, reader
 from samebits.fingerprint.block import NO_CHAIN, BlockSums, next_chain, words_of
 from samebits.fingerprint.clock import Clocks
-from samebits.fingerprint.frames import BLOCK, FrameKind
-from samebits.fingerprint.header import Header
+from samebits.fingerprint.format import BLOCK, FrameKind, Header
 from samebits.fingerprint.records import RUNGS, Form, Moment, Site
 
 SYNC_SECONDS = 5.0
@@ -46,7 +45,7 @@ class Recorder:
         self._new_sites: list[Site] = []
         self._new_forms: list[Form] = []
         self._sums = BlockSums()
-        self._check = frames.NO_CHECK
+        self._check = format.NO_CHECK
         self._chain = NO_CHAIN
         self._sequence = self._blocks = self._total = 0
         self._open: tuple[Moment, int, int] | None = None
@@ -60,7 +59,7 @@ class Recorder:
             raise RecorderError(
                 f"{path}: cannot be made ({error.strerror}); an arm starts in an empty folder"
             ) from error
-        self._write(frames.PREFIX)
+        self._write(format.PREFIX)
         self._append((FrameKind.HEADER, header.to_bytes()))
 
     def site(self, site: Site) -> int:
@@ -169,14 +168,14 @@ class Recorder:
         if not self._new_sites and not self._new_forms:
             return []
         self._sums.extend((site.hash() for site in self._new_sites), (form.hash() for form in self._new_forms))
-        payload = tables.encode(self._new_sites, self._new_forms)
+        payload = block.encode(self._new_sites, self._new_forms)
         self._new_sites, self._new_forms = [], []
         return [(FrameKind.TABLES, payload)]
 
     def _append(self, *bodies: tuple[FrameKind, bytes]) -> None:
         parts = []
         for kind, payload in bodies:
-            part, self._check = frames.frame(kind, self._sequence, payload, self._check)
+            part, self._check = format.frame(kind, self._sequence, payload, self._check)
             self._sequence += 1
             parts.append(part)
         self._write(b"".join(parts))

@@ -1,21 +1,178 @@
-"""The gates of a recipe, each a question with a verdict and its evidence."""
+"""The gates of a recipe, each a question with a verdict and its evidence.
+
+Whether a planted fault was found at exactly the place where the rank itself noted that it struck.
+
+Where the recipe asks its arms to run, held against the observed nodes: equal bits elsewhere are no answer.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from samebits.compare.compare import Excuses, Waivers, compare_arms, explain, unhealthy
-from samebits.compare.results import Comparison, GateResult
-from samebits.gates.control import Outcome, judge_control
+from samebits.compare.compare import NOT_SEEN, Excuses, Waivers, compare_arms, explain, not_comparable, unhealthy
+from samebits.compare.nodes import names_text, nodes
+from samebits.compare.results import Comparison, Divergence, GateResult, Placement
+from samebits.compare.scope import renamed
+from samebits.fingerprint.format import ranks_text
+from samebits.fingerprint.manifest import Manifest, Planted
 from samebits.gates.evidence import Evidence
-from samebits.gates.placement import held_to_placement
-from samebits.overhead import comparability
+from samebits.overhead import analysis
 from samebits.overhead.gate import judge_overhead
 from samebits.plan import arms
 from samebits.spec.pins import Deviation
 from samebits.spec.questions import Gate
+from samebits.spec.sections import Recipe
 from samebits.spec.verdicts import Verdict
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`pass`: found there. `fail`: found elsewhere, or not at all."""
+
+    verdict: Verdict
+    explanation: str
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a fault strikes, on all its ranks."""
+
+    moment: str
+    step: int
+    kind: str
+    name: str
+    scope: str
+
+    def __str__(self) -> str:
+        when = f"at step {self.step}" if self.moment == "step" else f"{self.moment} at step {self.step}"
+        return f"{self.kind}:{self.name}{f' [{self.scope}]' if self.scope else ''} {when}"
+
+
+def judge_control(comparison: Comparison, planted: Sequence[Planted]) -> Outcome:
+    """planted: notes of the candidate's ranks."""
+    arm = comparison.candidate_arm
+    doubts = [problem for problem in comparison.problems if problem != NOT_SEEN]
+    if comparison.verdict == "invalid":
+        return Outcome("invalid", not_comparable(comparison))
+    if comparison.scope is None or (comparison.divergence is None and doubts):
+        return Outcome("inconclusive", doubts[0] if doubts else f"{arm}: nothing was compared")
+    places = {_place(note) for note in planted}
+    if len(places) != 1:
+        what = "no rank noted a planted fault" if not places else f"faults were planted at {len(places)} places"
+        return Outcome("inconclusive", f"{arm}: {what}, so that nothing can be looked for; run it again")
+    place, ranks = places.pop(), frozenset(note.rank for note in planted)
+    text = f"{planted[0].fault}, {place}, {_ranks(ranks)}"
+    if comparison.divergence is None:
+        return Outcome("fail", f"{arm}: the planted fault ({text}) was not found")
+    if _is_at(comparison.divergence, place, ranks):
+        return Outcome("pass", f"{arm}: found where it was planted ({text})")
+    return Outcome("fail", f"{arm}: planted was {text}; found was {_found(comparison.divergence)}")
+
+
+def _place(note: Planted) -> _Place:
+    return _Place(note.moment, note.step, note.kind, note.name, note.scope)
+
+
+def _is_at(divergence: Divergence, place: _Place, ranks: frozenset[int]) -> bool:
+    """The same moment and step, these ranks and no others as origins, and on each of them this item first."""
+    origins = [group for group in divergence.groups if group.role == "origin"]
+    if len(origins) != 1 or (divergence.moment, divergence.step) != (place.moment, place.step):
+        return False
+    group = origins[0]
+    if (group.ranks, group.count, group.item) != (ranks_text(ranks), len(ranks), f"{place.kind}:{place.name}"):
+        return False
+    return all(rank.first.scope == place.scope for rank in divergence.ranks if rank.role == "origin")
+
+
+def _found(divergence: Divergence) -> str:
+    first = divergence.ranks[0].first
+    place = _Place(divergence.moment, divergence.step, first.kind, first.name, first.scope)
+    return f"{place}, {'; '.join(f'ranks {group.ranks}' for group in divergence.groups if group.role == 'origin')}"
+
+
+def _ranks(ranks: frozenset[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(ranks)}"
+
+
+_SAME: tuple[Placement, ...] = ("one node", "same nodes")
+_OTHER: tuple[Placement, ...] = ("other nodes",)
+
+
+def demanded(recipe: Recipe, gate: str) -> tuple[Placement, ...]:
+    """Placements with which equal bits answer the gate; none where any does."""
+    asked = recipe.cluster.placement if recipe.cluster else "any"
+    if asked == "other-nodes" and gate == "repeatability":
+        return _OTHER
+    if asked == "same-nodes" and gate in ("repeatability", "resume", "observer"):
+        return _SAME
+    return ()
+
+
+def misplaced(recipe: Recipe, gate: GateResult) -> list[Comparison]:
+    """Those of its arms that did not run where the recipe asks, or of which it is not known."""
+    wanted = demanded(recipe, gate.gate)
+    return [
+        comparison
+        for comparison in gate.comparisons
+        if wanted and (comparison.scope is None or comparison.scope.placement not in wanted)
+    ]
+
+
+def held_to_placement(gate: GateResult, evidence: Evidence) -> GateResult:
+    """A `pass` of arms that ran elsewhere than asked is `inconclusive`; every other verdict stays. What the recipe in
+    force asks for counts, whatever the arms' own plans said."""
+    wrong = misplaced(evidence.recipe, gate) if gate.verdict == "pass" else []
+    if not wrong:
+        return gate
+    return dataclasses.replace(gate, verdict="inconclusive", explanation=_explained(evidence, wrong[0], len(wrong) - 1))
+
+
+def _explained(evidence: Evidence, comparison: Comparison, more: int) -> str:
+    arm = comparison.candidate_arm
+    reference, candidate = (evidence.arm(name).certified for name in (comparison.reference_arm, arm))
+    if reference is None or candidate is None:
+        return f"{arm}: nothing was compared"
+    asked = evidence.recipe.cluster.placement if evidence.recipe.cluster else "any"
+    told = _other if asked == "other-nodes" else _same
+    found, way_out = told(arm, reference.manifest, candidate.manifest)
+    rest = f" ({more} more arm{'s' * (more > 1)} likewise)" if more else ""
+    return (
+        f"{arm} has the reference's bits, but cluster.placement is {asked} and {found}{rest}, so that is not tested; "
+        f"{way_out}"
+    )
+
+
+def _other(arm: str, reference: Manifest, candidate: Manifest) -> tuple[str, str]:
+    """What was found, and the way out."""
+    ours, theirs = nodes(reference), nodes(candidate)
+    if "" in ours | theirs:
+        return _unknown(arm)
+    shared = names_text(ours & theirs)
+    found = f"both ran on {shared}"
+    if not shared:
+        shared = names_text(renamed(reference, candidate))
+        found = f"{shared} is a machine of the reference under another name (same boot id or GPU)"
+    return found, f"run {arm} again on nodes that the reference did not have (sbatch's exclude)"
+
+
+def _same(arm: str, reference: Manifest, candidate: Manifest) -> tuple[str, str]:
+    """What was found, and the way out."""
+    if "" in nodes(reference) | nodes(candidate):
+        return _unknown(arm)
+    pairs = [(ours, theirs) for ours, theirs in zip(reference.ranks, candidate.ranks, strict=True)]
+    moved = [(ours, theirs) for ours, theirs in pairs if ours.pins.node != theirs.pins.node]
+    there = names_text(ours.pins.node for ours, _ in moved)
+    here = names_text(theirs.pins.node for _, theirs in moved)
+    word = "ranks" if len(moved) > 1 else "rank"
+    found = f"{word} {ranks_text(theirs.rank for _, theirs in moved)} ran on {there} there and on {here} here"
+    return found, "run all arms again in one allocation"
+
+
+def _unknown(arm: str) -> tuple[str, str]:
+    return f"where the reference or {arm} ran was not recorded", "run both again"
+
 
 _WORST: tuple[Verdict, ...] = ("fail", "invalid", "inconclusive", "pass")
 
@@ -112,7 +269,7 @@ def _overhead(evidence: Evidence) -> GateResult:
     costs = [evidence.cost(experiment) for experiment in evidence.made]
     failures = [f"experiment {cost.experiment}: {text}" for cost in costs[1:] for text in cost.failures]
     runs = [run for experiment in evidence.made for run in evidence.runs(experiment).all if run.manifest]
-    failures += [] if failures or costs[0].failures else comparability.apart(evidence.recipe, runs)
+    failures += [] if failures or costs[0].failures else analysis.apart(evidence.recipe, runs)
     return judge_overhead(costs[0], evidence.recipe.overhead, failures, _of_arms(evidence))
 
 
@@ -121,7 +278,7 @@ def _of_arms(evidence: Evidence) -> list[Deviation]:
     if arms.REFERENCE not in evidence.names or evidence.reference.certified is None:
         return []
     timed = [run.manifest for run in evidence.runs("overhead").all if run.manifest and not run.plan.relaxed]
-    found = comparability.of_arm(evidence.reference.certified.manifest, timed[0]) if timed else []
+    found = analysis.of_arm(evidence.reference.certified.manifest, timed[0]) if timed else []
     return [dataclasses.replace(row, pin=f"{row.pin} (of the reference and of timed runs)") for row in found]
 
 

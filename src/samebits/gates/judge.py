@@ -1,27 +1,116 @@
-"""Judges a recipe from its arms on disk: every gate, the verdict over all, and what a report says beside it."""
+"""Judges a recipe from its arms on disk: every gate, the verdict over all, and what a report says beside it.
+
+What a report lists of each arm, and of the reference's pins.
+
+Whether a report still speaks of the artifacts that lie beside it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
 import samebits
+from samebits.compare.certify import Arm, Certified
 from samebits.compare.curves import curves
-from samebits.compare.nodes import differences
+from samebits.compare.nodes import differences, jobs_text, nodes_text
+from samebits.compare.records import opened
 from samebits.compare.results import Comparison, Curve, Finding, GateResult, Vote, current_findings
 from samebits.compare.vote import Voter, vote
-from samebits.fingerprint.manifest import Manifest
+from samebits.fingerprint.format import ranks_text
+from samebits.fingerprint.manifest import Manifest, read_clocks, read_manifest
+from samebits.fingerprint.paths import Artifact, ArtifactError
+from samebits.fingerprint.reader import Block
+from samebits.fingerprint.records import Moment
 from samebits.gates.evidence import Evidence
 from samebits.gates.gates import judge_gate, trusted, worst
-from samebits.gates.judgement import Judgement
-from samebits.gates.summary import pin_rows, summarize
+from samebits.gates.judgement import ArmSummary, Judgement, PinRow
 from samebits.overhead.results import Cost
+from samebits.overhead.timing import start_of
 from samebits.plan import arms
 from samebits.plan.overhead_runs import DETERMINISTIC
 from samebits.report.statement import headline, scope_text
 from samebits.spec.sections import Recipe
+
+TIMED_RANKS = 64
+"""Ranks whose times are looked at, spread evenly."""
+
+
+def summarize(arm: Arm) -> ArmSummary:
+    if arm.certified is None:
+        return ArmSummary(
+            arm=arm.name,
+            folder=str(arm.folder),
+            run_fingerprint=None,
+            ranks=0,
+            nodes="",
+            job="",
+            steps="",
+            records=0,
+            bytes=0,
+            seconds=None,
+            step_seconds=None,
+            problem=arm.problem,
+        )
+    manifest = arm.certified.manifest
+    seconds, step_seconds = _times(arm.certified)
+    return ArmSummary(
+        arm=arm.name,
+        folder=str(arm.folder),
+        run_fingerprint=manifest.run_fingerprint,
+        ranks=len(manifest.ranks),
+        nodes=nodes_text(manifest),
+        job=jobs_text(manifest),
+        steps=ranks_text(range(manifest.plan.first_step, manifest.plan.last_step + 1)),
+        records=sum(file.records for file in manifest.ranks),
+        bytes=sum(file.bytes for file in manifest.ranks),
+        seconds=seconds,
+        step_seconds=step_seconds,
+        problem=None,
+    )
+
+
+def _times(certified: Certified) -> tuple[float | None, float | None]:
+    """Seconds in all and in a median step, of the slowest rank; None where nothing says."""
+    world = len(certified.manifest.ranks)
+    ranks = (
+        {index * (world - 1) // max(1, TIMED_RANKS - 1) for index in range(TIMED_RANKS)}
+        if world > TIMED_RANKS
+        else range(world)
+    )
+    try:
+        blocks = [opened(certified, rank).blocks for rank in ranks]
+    except (ArtifactError, OSError):
+        return None, None
+    medians = [median for own in blocks if (median := _median_step(own)) is not None]
+    return max(own[-1].ended - own[0].started for own in blocks) / 1e9, max(medians, default=None)
+
+
+def _median_step(blocks: list[Block]) -> float | None:
+    steps = [block.ended - block.started for block in blocks if block.moment is Moment.STEP]
+    return statistics.median(steps) / 1e9 if steps else None
+
+
+def pin_rows(manifest: Manifest, declared: dict[str, str]) -> tuple[PinRow, ...]:
+    """Every pin of every rank, and the nodes. declared: software by name."""
+    found: dict[str, dict[str, list[int]]] = {}
+    for file in manifest.ranks:
+        for pin, value in file.pins.compared():
+            found.setdefault(pin, {}).setdefault(value, []).append(file.rank)
+        if node := file.pins.node:
+            found.setdefault("placement.node", {}).setdefault(node, []).append(file.rank)
+    return tuple(
+        PinRow(
+            pin=pin,
+            values={value: ranks_text(ranks) for value, ranks in values.items()},
+            declared=declared.get(pin.removeprefix("software.")) if pin.startswith("software.") else None,
+        )
+        for pin, values in found.items()
+    )
+
 
 JUDGEMENT_FORMAT = 4
 """2: nodes, jobs and allocations. 3: costs. 4: findings."""
@@ -130,3 +219,44 @@ def _charted(gates: tuple[GateResult, ...]) -> list[Comparison]:
         *[comparison for comparison in controls if comparison.divergence][:1],
     ]
     return list({comparison.candidate_arm: comparison for comparison in wanted}.values())
+
+
+def check_standing(judgement: Judgement, folder: Path) -> None:
+    """folder: of the recipe's results, with its arms below `arms/`.
+
+    Raises ArtifactError where the report is another recipe's, or an arm is gone or is another run than the one judged.
+    """
+    again = f"`samebits report` for recipe {judgement.recipe} again"
+    if judgement.recipe != folder.resolve().name:
+        raise ArtifactError(f"{folder}: its report is of recipe {judgement.recipe!r}, not of this folder's; {again}")
+    for arm in judgement.arms:
+        if arm.run_fingerprint is not None:
+            _check_arm(arm, Artifact(folder / "arms" / arm.arm), again)
+    for cost in judgement.costs:
+        _check_runs(cost, folder / cost.experiment, again)
+
+
+def _check_runs(cost: Cost, folder: Path, again: str) -> None:
+    for run in (run for run in cost.runs if run.seal):
+        artifact = Artifact(folder / run.arm)
+        try:
+            manifest = read_manifest(artifact)
+            read_clocks(artifact, manifest)
+        except ArtifactError as error:
+            raise ArtifactError(f"the report is stale: {error}; then {again}") from error
+        if manifest.plan.arm != run.arm or manifest.clocks != run.seal:
+            raise ArtifactError(
+                f"{artifact.folder}: is {manifest.plan.arm} of start {start_of(manifest)}, the report was made of "
+                f"another run, of start {cost.start}; {again}"
+            )
+
+
+def _check_arm(arm: ArmSummary, artifact: Artifact, again: str) -> None:
+    try:
+        found = read_manifest(artifact).run_fingerprint
+    except ArtifactError as error:
+        raise ArtifactError(f"the report is stale: {error}; then {again}") from error
+    if found != arm.run_fingerprint:
+        raise ArtifactError(
+            f"{artifact.folder}: run fingerprint is {found}, the report was made of {arm.run_fingerprint}; {again}"
+        )

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from samebits.fingerprint import reader
+from samebits.fingerprint.format import ranks_text
 from samebits.fingerprint.paths import Artifact
-from samebits.fingerprint.ranks import ranks_text
 from samebits.launch.slurm_cli import View
 
 AGAIN = "then start again: the arm begins from nothing, finished arms stay"

@@ -17,8 +17,8 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from samebits.fingerprint.format import ranks_text
 from samebits.fingerprint.paths import Artifact, write_whole
-from samebits.fingerprint.ranks import ranks_text
 from samebits.launch import job_state, progress, rank_command
 from samebits.launch.console import Echo
 from samebits.launch.job_state import (

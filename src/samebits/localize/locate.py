@@ -13,8 +13,7 @@ from samebits.compare.divergence import DivergenceSearch, FirstDifference, nothi
 from samebits.compare.results import Before, Cause, Cell, Located, Origin, Symptom
 from samebits.compare.traced_block import Trail
 from samebits.fingerprint import stacks
-from samebits.fingerprint.header import Coordinates
-from samebits.fingerprint.ranks import ranks_text
+from samebits.fingerprint.format import Coordinates, ranks_text
 from samebits.fingerprint.records import TRACED, Flag, Kind, Site
 
 MOST_CELLS = 8

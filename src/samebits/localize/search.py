@@ -19,9 +19,8 @@ from samebits.compare.certify import Arm, Certified, load
 from samebits.compare.collect import collect
 from samebits.compare.compare import Excuses, compare_arms
 from samebits.compare.results import FINDING_FILE, Comparison, Divergence, Finding, read_finding, to_json
-from samebits.fingerprint.header import Coordinates
+from samebits.fingerprint.format import Coordinates, ranks_of, ranks_text
 from samebits.fingerprint.paths import Artifact, ArtifactError, write_whole
-from samebits.fingerprint.ranks import ranks_of, ranks_text
 from samebits.fingerprint.records import Kind
 from samebits.gates.evidence import Evidence
 from samebits.gates.gates import judge_gate, worst

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from samebits.fingerprint.clock import TRAINING, Phase
 from samebits.fingerprint.manifest import Manifest
 from samebits.overhead import statistics
-from samebits.overhead.digits import estimate, percent
+from samebits.overhead.gate import estimate, percent
 from samebits.overhead.results import Checks, Effect, Findings, PhaseCost, SettingTimes
 from samebits.overhead.timing import RunClocks
 from samebits.plan import overhead_runs

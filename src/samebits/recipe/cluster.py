@@ -17,8 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from samebits.recipe import typed
 from samebits.recipe import yaml as document
-from samebits.recipe.container_rules import reserved_options
 from samebits.recipe.problem import Problem
+from samebits.recipe.run_rules import reserved_options
 from samebits.spec.sections import Recipe
 from samebits.spec.strict import Count, Positive, Section
 from samebits.spec.surroundings import Slurm

@@ -4,19 +4,24 @@
 
 Types and bounds are those of `samebits.spec.sections`, rules across fields those of `samebits.recipe.rules`. This
 module does not look at the machine: that a recipe loads does not show that its software is installed.
+
+JSON schemas of the files that people write, for editors: a recipe, a cluster file.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
-from samebits.recipe import expectation, rules, typed
+from samebits.recipe import rules, typed
 from samebits.recipe import yaml as document
 from samebits.recipe.problem import MISSING, Problem, listed
 from samebits.spec.sections import CommandRecipe, MegatronRecipe, Recipe, TokenData
@@ -114,7 +119,7 @@ def _type_problems(kind: type[Recipe], body: dict[str, Any], error: ValidationEr
     return [*(_data_source_problems(body) if kind is MegatronRecipe else []), *typed.problems(kind, errors)]
 
 
-def _is_of_chosen_data(body: dict[str, Any], location: expectation.Location) -> bool:
+def _is_of_chosen_data(body: dict[str, Any], location: typed.Location) -> bool:
     """pydantic tries both kinds of data; only the errors of the kind that `source` names are of use."""
     if location[:1] != ("data",) or len(location) == 1:
         return True
@@ -132,3 +137,39 @@ def _data_source_problems(body: dict[str, Any]) -> list[Problem]:
     if str(source := data.get("source", MISSING)) in _SOURCES:
         return []
     return [Problem("data.source", source, f"must be {choices}", "write `source: stream` or `source: tokens`")]
+
+
+RECIPE = Annotated[MegatronRecipe | CommandRecipe, Field(discriminator="workload")]
+"""Either kind."""
+
+
+def schema(kind: Any) -> dict[str, Any]:
+    """JSON schema of a dataclass of sections, with the descriptions that stand below their fields."""
+    body = TypeAdapter(RECIPE if kind is Recipe else kind).json_schema()
+    described = _descriptions(kind)
+    for name, section in [*body.get("$defs", {}).items(), (kind.__name__, body)]:
+        for key, entry in section.get("properties", {}).items():
+            entry.pop("title", None)
+            if text := described.get((name, key)):
+                entry["description"] = text
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **body}
+
+
+def schema_text(kind: Any) -> str:
+    """The text of the files below `workflow/schemas`."""
+    return json.dumps(schema(kind), indent=2, ensure_ascii=False) + "\n"
+
+
+def _descriptions(kind: Any) -> dict[tuple[str, str], str]:
+    """The text below each field of each section; pydantic's own reader costs 0.1 s at every start."""
+    parts = ("samebits.spec.questions", "samebits.spec.surroundings", "samebits.spec.overhead", "samebits.spec.command")
+    modules = [sys.modules[name] for name in (kind.__module__, *parts)]
+    found: dict[tuple[str, str], str] = {}
+    for section in (node for module in modules for node in ast.parse(inspect.getsource(module)).body):
+        if isinstance(section, ast.ClassDef):
+            for entry, below in zip(section.body, section.body[1:], strict=False):
+                if isinstance(entry, ast.AnnAssign) and isinstance(below, ast.Expr):
+                    found[section.name, ast.unparse(entry.target)] = ast.literal_eval(below.value)
+    inherited = {key: text for (section, key), text in found.items() if section == "Recipe"}
+    kinds = (MegatronRecipe.__name__, CommandRecipe.__name__)
+    return {**{(own, key): text for own in kinds for key, text in inherited.items()}, **found}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from samebits.recipe import command_rules, container_rules, evidence_rules, model_rules, run_rules
+from samebits.recipe import command_rules, evidence_rules, model_rules, run_rules
 from samebits.recipe.problem import Problem
 from samebits.spec.sections import CommandRecipe, MegatronRecipe, Recipe
 
@@ -65,11 +65,11 @@ RULES: dict[str, Rule] = {
     "fault-batch": _built_in(evidence_rules.fault_batch),
     "waivers": evidence_rules.waivers,
     "pins": evidence_rules.pins,
-    "container-image": container_rules.container_image,
-    "container-python": container_rules.container_python,
-    "cluster-world": container_rules.cluster_world,
-    "cluster-placement": container_rules.cluster_placement,
-    "cluster-slurm": container_rules.cluster_slurm,
+    "container-image": run_rules.container_image,
+    "container-python": run_rules.container_python,
+    "cluster-world": run_rules.cluster_world,
+    "cluster-placement": run_rules.cluster_placement,
+    "cluster-slurm": run_rules.cluster_slurm,
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from samebits.overhead.results import Cost, Effect, RunTimes, SettingTimes
 from samebits.report.costs import blocks_runs, label
-from samebits.report.picture import CANDIDATE, CARD, INK, LIMIT, REFERENCE, inline_svg
+from samebits.report.plots import CANDIDATE, CARD, INK, LIMIT, REFERENCE, inline_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

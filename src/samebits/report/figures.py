@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from samebits.overhead.digits import LEVEL_TEXT, decimals, estimate, interval, number, percent, ratio, size
+from samebits.overhead.gate import LEVEL_TEXT, decimals, estimate, interval, number, percent, ratio, size
 from samebits.overhead.results import Cost, PhaseCost
 from samebits.overhead.statistics import POWER, Estimate
 

@@ -2,22 +2,66 @@
 
 Every value passes through `printable` and autoescape; what is inserted as markup is the style sheet of this package
 and the pictures of `plots` and `cost_plots`, which hold numbers, and names of settings reduced to plain characters.
+
+What NVIDIA published about the cost of determinism, each figure with where it stands: context, never a pass mark.
+
+Other models on other machines, measured in another way; nothing here is compared with anything that samebits measures.
+
+Writes the three reports of a judgement beside each other, each whole or not at all.
 """
 
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from samebits.compare.results import Curve
-from samebits.fingerprint.ranks import ranks_text
+from samebits.fingerprint.format import ranks_text
+from samebits.fingerprint.paths import write_whole
 from samebits.gates.judgement import Judgement
-from samebits.report import cost_plots, costs, figures, found, layout, published, words
+from samebits.report import cost_plots, costs, figures, layout, words
+from samebits.report import terminal as found
+from samebits.report.json import report_json
+from samebits.report.junit import junit_xml
 from samebits.report.plots import curve_svg, curve_table, gaps
 from samebits.spec.verdicts import EXIT_STATUS
+
+_GUIDE = "Megatron documentation on determinism"
+_DISCUSSION = "Megatron-LM discussion 7497"
+_PRESS = "press report"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """scale: GPUs, or which models. cost: of a step, as published."""
+
+    scale: str
+    cost: str
+    source: str
+
+
+FIGURES = (
+    Published(scale="typical", cost="about 15 %", source=_GUIDE),
+    Published(scale="dense models", cost="about 4 %", source=_GUIDE),
+    Published(scale="hybrid mixture of experts", cost="about 17 %", source=_GUIDE),
+    Published(scale="their goal", cost="below 10 %, stretch 5 %", source=_GUIDE),
+    Published(scale="8 GPUs", cost="38 %, then 21 %, then 2 %", source=_DISCUSSION),
+    Published(scale="96 GPUs", cost="15 %, then 1 to 2 %", source=_DISCUSSION),
+    Published(scale="1,024 GPUs", cost="3.5 %", source=_DISCUSSION),
+    Published(scale="1,536 GPUs", cost="1.5 %", source=_DISCUSSION),
+    Published(scale="2,432 GPUs", cost="2 %", source=_PRESS),
+    Published(scale="3,072 GPUs", cost="4.6 %", source=_DISCUSSION),
+)
+METHOD = (
+    "Their cost is (deterministic / fastest supported baseline − 1) × 100, after stabilisation. Their gate takes three "
+    "alternating pairs of fresh processes, 20 warm-up and 50 timed steps, the median ratio and a bootstrap interval."
+)
+
 
 _MOST_VALUES = 60
 
@@ -66,7 +110,7 @@ def _environment() -> Environment:
         found=found,
         figures=figures,
         costs=costs,
-        published=published,
+        published={"METHOD": METHOD, "FIGURES": FIGURES},
         effects_svg=_effects_svg,
         times_svg=_times_svg,
         order_svg=_order_svg,
@@ -126,3 +170,18 @@ def _apart_text(apart: list[tuple[int, int]], steps: int, known: int) -> str:
 
 def _steps(steps: list[int]) -> str:
     return f"{'step' if len(steps) == 1 else 'steps'} {ranks_text(steps)}"
+
+
+def write(judgement: Judgement, folder: Path) -> None:
+    """report.html, report.json and junit.xml; makes the folder. All are rendered before the first is written.
+
+    Raises OSError where the folder cannot be written to.
+    """
+    texts = {
+        "report.json": report_json(judgement),
+        "junit.xml": junit_xml(judgement),
+        "report.html": report_html(judgement),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        write_whole(folder / name, text.encode("utf-8"))

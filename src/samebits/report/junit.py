@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
 from samebits.compare.results import Comparison, GateResult
-from samebits.fingerprint.ranks import ranks_text
+from samebits.fingerprint.format import ranks_text
 from samebits.gates.judgement import Judgement
 from samebits.overhead.results import Cost
 from samebits.report import figures

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from samebits.compare.nodes import names_text
 from samebits.compare.results import Allocation, Comparison, Finding, GateResult, Placement, Scope
-from samebits.gates.placement import misplaced
+from samebits.gates.gates import misplaced
 from samebits.overhead.results import Cost
 from samebits.recipe.problem import listed
 from samebits.spec.sections import Recipe

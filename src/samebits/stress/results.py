@@ -15,7 +15,7 @@ from samebits.compare.certify import load
 from samebits.compare.compare import NOT_SEEN, Excuses, Waivers, compare_arms
 from samebits.compare.results import Comparison
 from samebits.fingerprint.conditions import Condition
-from samebits.fingerprint.ranks import ranks_text
+from samebits.fingerprint.format import ranks_text
 from samebits.recipe.problem import listed
 from samebits.spec.sections import CommandRecipe, Recipe
 from samebits.spec.stressors import VARIATIONS, Variation

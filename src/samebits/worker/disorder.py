@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from samebits.fingerprint.ranks import ranks_text
+from samebits.fingerprint.format import ranks_text
 from samebits.fingerprint.records import Kind, Moment, Phase, Site
 from samebits.spec.questions import Fault
 from samebits.worker import chance

@@ -14,8 +14,7 @@ import torch
 
 from samebits.fingerprint.records import Kind, Moment, Phase, Site
 from samebits.spec.questions import Fault
-from samebits.worker.capture.rng import rng_states, set_rng_states
-from samebits.worker.capture.state import gradient_items, parameter_items, state_items
+from samebits.worker.capture.state import gradient_items, parameter_items, rng_states, set_rng_states, state_items
 from samebits.worker.hooks import Training, Watcher
 
 if TYPE_CHECKING:

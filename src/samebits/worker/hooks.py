@@ -14,7 +14,7 @@ from samebits.fingerprint.clock import Phase
 if TYPE_CHECKING:
     import torch
 
-    from samebits.fingerprint.header import Coordinates
+    from samebits.fingerprint.format import Coordinates
     from samebits.spec.plan import Plan
     from samebits.worker.clock import Clock
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from samebits.fingerprint import clock
-from samebits.fingerprint.header import Header
+from samebits.fingerprint.format import Header
 from samebits.fingerprint.records import RUNGS, Flag, Kind, Moment, Phase, Site
 from samebits.fingerprint.writer import Recorder
-from samebits.worker.capture import replicas
+from samebits.worker.capture import state as replicas
 from samebits.worker.capture.digest import DIGEST_ID
 from samebits.worker.capture.reading import Reader, Reading, Row, number
 from samebits.worker.capture.state import gradient_items, state_items

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import commands
+from samebits.compare.verify import expected_blocks
 from samebits.fingerprint import reader
-from samebits.fingerprint.expected import expected_blocks
 from samebits.fingerprint.paths import Artifact
 
 pytestmark = pytest.mark.ranks

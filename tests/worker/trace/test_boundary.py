@@ -19,14 +19,12 @@ from samebits.worker.capture.digest import digest
 from samebits.worker.capture.reading import Reader, Reading
 from samebits.worker.capture.state import modules
 from samebits.worker.patches import Patches
-from samebits.worker.trace.boundary import Boundary
-from samebits.worker.trace.experts import Experts
-from samebits.worker.trace.gradients import LocalGradients
+from samebits.worker.trace.collectives import Experts, Landings
+from samebits.worker.trace.gradients import LocalGradients, OptimizerStep
 from samebits.worker.trace.modules import Scopes
-from samebits.worker.trace.optimizer_step import OptimizerStep
-from samebits.worker.trace.pending import Landings
 from samebits.worker.trace.tensors import tensors_of
 from samebits.worker.trace.trace import Trace, quiet
+from samebits.worker.trace.tracers import Boundary
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from insides import Inside
-from samebits.worker.trace.graphs import GraphError
+from samebits.worker.trace.tracers import GraphError
 
 
 class Configured(torch.nn.Module):

@@ -23,9 +23,8 @@ from insides import Inside, traced
 from samebits.fingerprint.records import Flag, Form, Kind, Phase, Site, inputs_of
 from samebits.worker.capture.digest import digest
 from samebits.worker.capture.reading import Reader, Reading, Row, bits
-from samebits.worker.trace.dispatch import TracingError, unwaited
-from samebits.worker.trace.origins import Origins, placed
-from samebits.worker.trace.signatures import signature_of
+from samebits.worker.trace.dispatch import TracingError, signature_of, unwaited
+from samebits.worker.trace.memory_writes import Origins, placed
 from samebits.worker.trace.texts import plain_text
 from samebits.worker.trace.trace import quiet
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from samebits.fingerprint.header import Coordinates
+from samebits.fingerprint.format import Coordinates
 from samebits.fingerprint.paths import Artifact
 from samebits.spec.command import FAULTS
 from samebits.spec.plan import Plan

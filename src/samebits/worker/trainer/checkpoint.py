@@ -17,7 +17,7 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing import ShardedObject
 
 from samebits.spec.sections import built_in
-from samebits.worker.capture import rng
+from samebits.worker.capture import state as rng
 from samebits.worker.hooks import Training
 from samebits.worker.trainer.label import CheckpointError, Label, read_fitting
 from samebits.worker.trainer.model import unwrapped

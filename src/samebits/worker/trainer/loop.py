@@ -15,7 +15,7 @@ from samebits.fingerprint.clock import Clocks, Phase
 from samebits.spec.plan import Plan
 from samebits.spec.sections import built_in
 from samebits.worker import clock
-from samebits.worker.capture import rng
+from samebits.worker.capture import state
 from samebits.worker.hooks import Training, Watcher
 from samebits.worker.trace.trace import quiet
 from samebits.worker.trainer import checkpoint, megatron_fixes, metrics, model
@@ -48,7 +48,7 @@ def build(plan: Plan) -> Training:
     """Join the process group, seed every stream and build model, optimizer, schedule and data."""
     recipe = built_in(plan.recipe)
     coordinates = model.join(recipe.parallel)
-    rng.seed_all(recipe.seed, coordinates.pipeline)
+    state.seed_all(recipe.seed, coordinates.pipeline)
     chunks = model.build_chunks(plan)
     optimizer = model.build_optimizer(recipe, chunks)
     shape = Shape(recipe.model.sequence_length, recipe.model.vocabulary)

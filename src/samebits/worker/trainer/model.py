@@ -22,7 +22,7 @@ from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.moe import moe_utils
 
-from samebits.fingerprint.header import Coordinates
+from samebits.fingerprint.format import Coordinates
 from samebits.spec.plan import Plan
 from samebits.spec.sections import MegatronRecipe, Model, Moe, Mtp, Parallel, built_in
 from samebits.worker.clock import communicating

@@ -1,4 +1,7 @@
-"""Verbs that show what lies there: show, export, schema."""
+"""Verbs that show what lies there: show, export, schema.
+
+Verbs on container images: image lock, image verify.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,38 @@ import typer
 
 from samebits.commands.options import AsJson, Folder
 
-app = typer.Typer()
+LockFile = Annotated[Path, typer.Option("--lock", help="The lock file.")]
+
+app = typer.Typer(no_args_is_help=True, help="Lock images by digest, and verify that they are still the same.")
 
 
-@app.command()
+@app.command("lock")
+def lock_image(
+    source: Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A registry's image with its tag, or a file.")],
+    path: LockFile = Path("containers/images.lock.yaml"),
+    name: Annotated[str | None, typer.Option(help="How recipes name this file.")] = None,
+) -> None:
+    """Write down the digest of an image; print what a recipe says to get it."""
+    from samebits.launch import image_lock
+
+    print(image_lock.lock(source, path, name))
+
+
+@app.command("verify")
+def verify_images(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="All where none is given.")] = None,
+    path: LockFile = Path("containers/images.lock.yaml"),
+) -> None:
+    """Read every image of the lock file again, or ask its registry; 2: another or missing, 4: cannot be checked."""
+    from samebits.launch import image_lock
+
+    raise typer.Exit(image_lock.show(names or [], path))
+
+
+looking_app = typer.Typer()
+
+
+@looking_app.command()
 def show(
     path: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="An arm's folder, or one fingerprint file.")],
     step: Annotated[int | None, typer.Option(help="Show the records of this step.")] = None,
@@ -39,7 +70,7 @@ def show(
         terminal.show(body)
 
 
-@app.command()
+@looking_app.command()
 def export(
     folder: Folder,
     target: Annotated[Path, typer.Argument(metavar="FOLDER", help="Gets records.parquet and blocks.parquet.")],
@@ -56,12 +87,12 @@ def export(
         print(f"{done.records}: {done.record_rows} rows\n{done.blocks}: {done.block_rows} rows")
 
 
-@app.command()
+@looking_app.command()
 def schema(
     cluster: Annotated[bool, typer.Option("--cluster", help="Of a cluster file.")] = False,
 ) -> None:
     """Print the JSON schema of a recipe, or of a cluster file."""
-    from samebits.recipe.json_schema import schema_text
+    from samebits.recipe.load import schema_text
 
     if cluster:
         from samebits.recipe.cluster import ClusterFile
