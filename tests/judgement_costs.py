@@ -11,7 +11,7 @@ import numpy as np
 import builders
 from judgement_parts import digest
 from samebits.compare.certify import Arm, Certified
-from samebits.fingerprint.clock import TRAINING, Phase
+from samebits.fingerprint.clock import TRAINING, ClockPhase
 from samebits.fingerprint.format import Coordinates
 from samebits.fingerprint.manifest import Manifest, RankFile, Unhealthy
 from samebits.fingerprint.paths import Artifact
@@ -82,12 +82,12 @@ def _certified(manifest: Manifest) -> Certified:
 
 def _phases(plan: Plan, steps: np.ndarray) -> np.ndarray:
     """Adds up to the steps."""
-    phases = np.zeros((len(steps), len(Phase)))
+    phases = np.zeros((len(steps), len(ClockPhase)))
     phases[:, TRAINING] = np.outer(steps, SHARES)
     if timing_of(plan).experiment == "overhead" and timing_of(plan).setting == overhead_runs.DETERMINISTIC:
         phases[:, TRAINING] = np.outer(steps, np.add(SHARES, np.multiply(0.03, EXTRA)) / 1.03)
     if plan.capture:
-        phases[:, Phase.CAPTURE] = steps * 0.02
+        phases[:, ClockPhase.CAPTURE] = steps * 0.02
         phases[:, TRAINING] *= 0.98
     return phases
 

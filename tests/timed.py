@@ -17,7 +17,7 @@ import numpy as np
 
 import artifacts
 import evidence
-from samebits.fingerprint.clock import CLOCK, Clocks, Phase
+from samebits.fingerprint.clock import CLOCK, ClockPhase, Clocks
 from samebits.fingerprint.paths import Artifact
 from samebits.overhead import step_times
 from samebits.overhead.analysis import Runs, measure
@@ -31,7 +31,7 @@ from samebits.spec.sections import Recipe
 
 STEP = 0.1
 """Seconds of a step of the first setting."""
-SHARES = {Phase.FORWARD: 0.3, Phase.BACKWARD: 0.4, Phase.COMMUNICATION: 0.2, Phase.OPTIMIZER: 0.1}
+SHARES = {ClockPhase.FORWARD: 0.3, ClockPhase.BACKWARD: 0.4, ClockPhase.COMMUNICATION: 0.2, ClockPhase.OPTIMIZER: 0.1}
 LAUNCH = "0123456789abcdef"
 
 
@@ -85,9 +85,9 @@ def clocks(plan: Plan, seconds: float, **columns: Any) -> Clocks:
     rows["step"] = np.arange(plan.first_step, plan.last_step + 1)
     for phase, share in SHARES.items():
         rows["spent"][:, phase] = round(seconds * share * 1e9)
-    rows["spent"][:, Phase.DATA] = rows["spent"][:, Phase.OTHER] = round(seconds * 0.05 * 1e9)
+    rows["spent"][:, ClockPhase.DATA] = rows["spent"][:, ClockPhase.OTHER] = round(seconds * 0.05 * 1e9)
     if plan.capture:
-        rows["spent"][:, Phase.CAPTURE] = round(seconds * 0.02 * 1e9)
+        rows["spent"][:, ClockPhase.CAPTURE] = round(seconds * 0.02 * 1e9)
     warm = plan.timing.warm_up if plan.timing else 0
     rows["spent"][:warm] *= 10
     for name, values in columns.items():

@@ -10,7 +10,7 @@ import torch
 
 from samebits.fingerprint import clock as records
 from samebits.fingerprint import reader
-from samebits.fingerprint.clock import CLOCK, Phase
+from samebits.fingerprint.clock import CLOCK, ClockPhase
 from samebits.worker import clock as clocks
 from samebits.worker.clock import Clock
 
@@ -30,18 +30,20 @@ class Stepping(Clock):
 
 
 def spent(clock: Clock, row: int = -1) -> dict[str, int]:
-    return {phase.name: int(value) for phase, value in zip(Phase, clock.rows()["spent"][row], strict=True) if value}
+    return {
+        phase.name: int(value) for phase, value in zip(ClockPhase, clock.rows()["spent"][row], strict=True) if value
+    }
 
 
 def test_each_nanosecond_of_a_step_belongs_to_one_phase() -> None:
     clock = Stepping()
     clock.begin(7)
     clock.spend(1)
-    with clock.during(Phase.BACKWARD):
+    with clock.during(ClockPhase.BACKWARD):
         clock.spend(10)
-        with clock.during(Phase.FORWARD):
+        with clock.during(ClockPhase.FORWARD):
             clock.spend(100)
-            with clock.during(Phase.COMMUNICATION):
+            with clock.during(ClockPhase.COMMUNICATION):
                 clock.spend(1000)
             clock.spend(200)
         clock.spend(20)
@@ -55,7 +57,7 @@ def test_each_nanosecond_of_a_step_belongs_to_one_phase() -> None:
 def test_a_phase_that_raises_is_left() -> None:
     clock = Stepping()
     clock.begin(1)
-    with contextlib.suppress(KeyError), clock.during(Phase.FORWARD):
+    with contextlib.suppress(KeyError), clock.during(ClockPhase.FORWARD):
         clock.spend(5)
         raise KeyError
     clock.spend(3)
@@ -65,12 +67,12 @@ def test_a_phase_that_raises_is_left() -> None:
 
 def test_outside_a_step_nothing_is_timed() -> None:
     clock = Stepping()
-    with clock.during(Phase.COMMUNICATION):
+    with clock.during(ClockPhase.COMMUNICATION):
         clock.spend(50)
     clock.begin(1)
     clock.spend(1)
     clock.end()
-    with clock.during(Phase.COMMUNICATION):
+    with clock.during(ClockPhase.COMMUNICATION):
         clock.spend(50)
     clock.begin(2)
     clock.spend(2)
@@ -101,11 +103,11 @@ def test_a_stretched_step_takes_so_much_longer(percent: float, monkeypatch: pyte
     monkeypatch.setattr(time, "perf_counter_ns", look)
     clock = Clock()
     clock.begin(1)
-    with clock.during(Phase.DATA):
+    with clock.during(ClockPhase.DATA):
         now += 30_000_000
-    with clock.during(Phase.FORWARD):
+    with clock.during(ClockPhase.FORWARD):
         now += 100_000_000
-    with clock.during(Phase.OPTIMIZER):
+    with clock.during(ClockPhase.OPTIMIZER):
         clock.stretch(percent)
     clock.end()
     found = spent(clock)
@@ -118,7 +120,7 @@ def test_collectives_count_as_communication_where_they_are_called(monkeypatch: p
     monkeypatch.setattr(clocks, "_RUNNING", [clock])
     timed = clocks.communicating(lambda: clock.spend(9))
     clock.begin(1)
-    with clock.during(Phase.OPTIMIZER):
+    with clock.during(ClockPhase.OPTIMIZER):
         timed()
     clock.end()
     assert spent(clock) == {"COMMUNICATION": 9}

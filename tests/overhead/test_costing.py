@@ -15,7 +15,7 @@ import builders
 import evidence
 import timed
 from samebits.compare.results import to_json
-from samebits.fingerprint.clock import Phase
+from samebits.fingerprint.clock import ClockPhase
 from samebits.fingerprint.paths import ArtifactError
 from samebits.gates.judge import judge
 from samebits.overhead import step_times
@@ -122,7 +122,7 @@ def test_data_loading_and_logging_are_no_part_of_a_step(tmp_path: Path) -> None:
     def slow_data(plan: Plan) -> dict[str, Any]:
         def clocks(rank: int) -> Any:
             rows = timed.clocks(plan, 0.1)
-            rows["spent"][:, Phase.DATA] = rows["spent"][:, Phase.OTHER] = 10**9
+            rows["spent"][:, ClockPhase.DATA] = rows["spent"][:, ClockPhase.OTHER] = 10**9
             return rows
 
         return {"clocks": clocks}
@@ -415,7 +415,7 @@ def test_time_that_no_step_counts_is_told_where_it_differs(tmp_path: Path) -> No
         def clocks(_: int) -> Any:
             rows = _jittered(timed.clocks(plan, timed.STEP), plan)
             if not plan.relaxed:
-                rows["spent"][:, Phase.OTHER] *= 5
+                rows["spent"][:, ClockPhase.OTHER] *= 5
             return rows
 
         return {"clocks": clocks}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from samebits.stress.bisection import MOST_RUNS, TRIES, Ending, Finding, bisect, runs_bound, runs_of_one
+from samebits.stress.bisection import MOST_RUNS, TRIES, BisectionFinding, Ending, bisect, runs_bound, runs_of_one
 
 NAMES = tuple("abcdefghi")
 
@@ -95,7 +95,7 @@ def test_what_differs_without_any_variation_is_no_variations_fault() -> None:
     assert runs.made == [(NAMES, 1), ((), 1)]
 
 
-def outcomes(oracle: Callable[[int], Runs], times: int = 600) -> list[Finding]:
+def outcomes(oracle: Callable[[int], Runs], times: int = 600) -> list[BisectionFinding]:
     return [bisect(NAMES, oracle(seed)) for seed in range(times)]
 
 

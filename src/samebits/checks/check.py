@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from samebits.checks.communication import Collectives, Messages, Recomputed
+from samebits.checks.communication import CollectivesOfMembers, MessagePairs, Recomputed
 from samebits.checks.invariants import Check, Invariant, RankRows, read_ranks, verdict_of
 from samebits.checks.state import RandomStreams, Replicas, Samples, TensorReplicas, Tied
 from samebits.compare.certify import Certified, load
@@ -48,7 +48,7 @@ def check(artifact: Artifact) -> Check:
 
 def _look(certified: Certified) -> tuple[Invariant, ...]:
     invariants: list[Looking] = [
-        *(Replicas(), TensorReplicas(), Tied(), Collectives(), Messages(), Recomputed()),
+        *(Replicas(), TensorReplicas(), Tied(), CollectivesOfMembers(), MessagePairs(), Recomputed()),
         *(RandomStreams(_default_stream(certified)), Samples()),
     ]
     for rank in read_ranks(certified):

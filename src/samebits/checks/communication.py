@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from samebits.checks.invariants import Invariant, Place, RankRows, Tally, is_traced, outcome
+from samebits.checks.invariants import BrokenPlace, Invariant, RankRows, Tally, is_traced, outcome
 from samebits.fingerprint.format import ranks_of
 from samebits.fingerprint.records import Flag, Kind
 
@@ -45,12 +45,12 @@ class _Left:
     seen: set[int] = field(default_factory=set)
 
 
-class Collectives:
+class CollectivesOfMembers:
     """Members are held against the one with the lowest rank, call by call."""
 
     def __init__(self) -> None:
-        self._traced: dict[Place, set[int]] = {}
-        self._left: dict[tuple[Place, str, str], _Left] = {}
+        self._traced: dict[BrokenPlace, set[int]] = {}
+        self._left: dict[tuple[BrokenPlace, str, str], _Left] = {}
         self._tallies: dict[str, Tally] = {}
         self._in_flight: dict[tuple[int, str], set[int]] = {}
         for shared in SHARED:
@@ -72,14 +72,14 @@ class Collectives:
             for (name, scope), outcomes in own.items():
                 self._member(place, name, scope, rank.rank, outcomes)
 
-    def _member(self, place: Place, name: str, scope: str, rank: int, outcomes: list[Outcome]) -> None:
+    def _member(self, place: BrokenPlace, name: str, scope: str, rank: int, outcomes: list[Outcome]) -> None:
         left = self._left.setdefault((place, name, scope), _Left(rank, outcomes))
         left.seen.add(rank)
         if left.rank != rank:
             self._compare(place, f"{name} [{scope}]", (left.rank, rank), (left.outcomes, outcomes))
 
     def _compare(
-        self, place: Place, item: str, ranks: tuple[int, int], both: tuple[list[Outcome], list[Outcome]]
+        self, place: BrokenPlace, item: str, ranks: tuple[int, int], both: tuple[list[Outcome], list[Outcome]]
     ) -> None:
         tally = self._tallies[item.partition(" ")[0].partition("#")[0]]
         ours, theirs = both
@@ -128,15 +128,15 @@ class _Messages:
     partial: bool = False
 
 
-class Messages:
+class MessagePairs:
     """Paired by the ordinal that both sides give to a message as they launch it."""
 
     def __init__(self) -> None:
         meaning = "what a rank received is what the other one sent"
         self._tally = Tally("messages", meaning, "no two recorded ranks had one")
-        self._traced: dict[Place, set[int]] = {}
-        self._messages: dict[tuple[Place, int, int], _Messages] = {}
-        self._waiting: set[tuple[Place, int]] = set()
+        self._traced: dict[BrokenPlace, set[int]] = {}
+        self._messages: dict[tuple[BrokenPlace, int, int], _Messages] = {}
+        self._waiting: set[tuple[BrokenPlace, int]] = set()
 
     def see(self, rank: RankRows) -> None:
         for place, block in rank.blocks:
@@ -155,7 +155,7 @@ class Messages:
                 else:
                     self._of(place, other, rank.rank).partial = True
 
-    def _of(self, place: Place, sender: int, receiver: int) -> _Messages:
+    def _of(self, place: BrokenPlace, sender: int, receiver: int) -> _Messages:
         return self._messages.setdefault((place, sender, receiver), _Messages())
 
     def results(self) -> Iterator[Invariant]:
@@ -166,7 +166,7 @@ class Messages:
             self._tally.unchecked = UNTRACED
         yield self._tally.result()
 
-    def _compare(self, place: Place, ranks: tuple[int, int], found: _Messages) -> None:
+    def _compare(self, place: BrokenPlace, ranks: tuple[int, int], found: _Messages) -> None:
         item = f"messages from {ranks[0]} to {ranks[1]}"
         for ordinal, sent in found.sent.items():
             received = found.received.get(ordinal)
@@ -202,7 +202,9 @@ class Recomputed:
                 if name in first:
                     self._compare(place, rank.rank, name, (first[name], outcomes))
 
-    def _compare(self, place: Place, rank: int, name: str, both: tuple[Sequence[Outcome], Sequence[Outcome]]) -> None:
+    def _compare(
+        self, place: BrokenPlace, rank: int, name: str, both: tuple[Sequence[Outcome], Sequence[Outcome]]
+    ) -> None:
         first, again = both
         surplus = Counter(again) - Counter(first)
         self._tally.held(len(again) - sum(surplus.values()))

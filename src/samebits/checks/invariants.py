@@ -79,7 +79,7 @@ def verdict_of(invariants: Iterable[Invariant]) -> Verdict:
 
 
 @dataclass(frozen=True)
-class Place:
+class BrokenPlace:
     moment: Moment
     step: int
 
@@ -96,7 +96,7 @@ class Tally:
     def held(self, comparisons: int = 1) -> None:
         self._checked += comparisons
 
-    def broken(self, place: Place, ranks: Iterable[int], item: str, explanation: str) -> None:
+    def broken(self, place: BrokenPlace, ranks: Iterable[int], item: str, explanation: str) -> None:
         self._checked += 1
         where = {"moment": place.moment.name.lower(), "step": place.step, "ranks": ranks_text(ranks)}
         self._breaches.append(Breach(**where, item=item, explanation=explanation))  # type: ignore[arg-type]
@@ -154,9 +154,9 @@ class RankRows:
     _chosen: dict[str, NDArray[np.bool_]]
 
     @property
-    def blocks(self) -> Iterator[tuple[Place, Block]]:
+    def blocks(self) -> Iterator[tuple[BrokenPlace, Block]]:
         for block in self._file.blocks:
-            yield Place(block.moment, block.step), block
+            yield BrokenPlace(block.moment, block.step), block
 
     def rows(self, block: Block, *kinds: Kind) -> Rows:
         """In the order in which they were recorded."""

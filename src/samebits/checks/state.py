@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from samebits.checks.invariants import Invariant, Place, RankRows, Rows, Tally, digest_text, outcome
+from samebits.checks.invariants import BrokenPlace, Invariant, RankRows, Rows, Tally, digest_text, outcome
 from samebits.fingerprint.format import Coordinates
 from samebits.fingerprint.records import Kind, Moment, Site
 
@@ -40,7 +40,7 @@ class Replicas:
             self._hold((place, at.tensor, at.pipeline), place, rank, shared)
             self._hold((place, at.tensor, at.pipeline, at.expert), place, rank, experts)
 
-    def _hold(self, key: Hashable, place: Place, rank: RankRows, rows: Rows) -> None:
+    def _hold(self, key: Hashable, place: BrokenPlace, rank: RankRows, rows: Rows) -> None:
         if len(rows):
             first = self._first.setdefault(key, Held(rank.rank, rows))
             compare(self._tally, place, first, Held(rank.rank, rows), rank)
@@ -93,7 +93,7 @@ class Tied:
                 first = self._first.setdefault(key, Held(rank.rank, np.array([row])))
                 self._compare(place, first, rank, row)
 
-    def _compare(self, place: Place, first: Held, rank: RankRows, row: np.void) -> None:
+    def _compare(self, place: BrokenPlace, first: Held, rank: RankRows, row: np.void) -> None:
         if first.rank == rank.rank:
             return
         if outcome(first.rows[0]) == outcome(row):
@@ -147,7 +147,7 @@ class RandomStreams:
                 if stream := self._streams.get(rank.site(row).name):
                     self._look(place, stream, rank, row)
 
-    def _look(self, place: Place, stream: Stream, rank: RankRows, row: np.void) -> None:
+    def _look(self, place: BrokenPlace, stream: Stream, rank: RankRows, row: np.void) -> None:
         key = place, stream.name, stream.group(rank.coordinates)
         if stream.own is None:
             rows = np.array([row])
@@ -175,7 +175,7 @@ class Samples:
         self._equal = Tally("batches", meaning, "no two ranks of a replica recorded a batch")
         meaning = "data-parallel replicas read different samples"
         self._apart = Tally("samples", meaning, "no two replicas recorded a batch")
-        self._read: dict[tuple[Place, int, int], tuple[int, list[tuple[int, int, int]]]] = {}
+        self._read: dict[tuple[BrokenPlace, int, int], tuple[int, list[tuple[int, int, int]]]] = {}
         self._named_otherwise = False
 
     def see(self, rank: RankRows) -> None:
@@ -187,7 +187,7 @@ class Samples:
                 if tokens:
                     self._hold(place, rank, tokens)
 
-    def _hold(self, place: Place, rank: RankRows, tokens: list[tuple[int, int, int]]) -> None:
+    def _hold(self, place: BrokenPlace, rank: RankRows, tokens: list[tuple[int, int, int]]) -> None:
         at = rank.coordinates
         first, expected = self._read.setdefault((place, at.context, at.data), (rank.rank, tokens))
         if first == rank.rank:
@@ -226,7 +226,7 @@ class Samples:
         return any(count > 1 for count in counts.values())
 
 
-def compare(tally: Tally, place: Place, first: Held, other: Held, rank: RankRows) -> None:
+def compare(tally: Tally, place: BrokenPlace, first: Held, other: Held, rank: RankRows) -> None:
     """Of two ranks that must hold the same. What one of them does not have is broken, too."""
     if first.rank == other.rank:
         return

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Phase(IntEnum):
+class ClockPhase(IntEnum):
     """What a rank does; each nanosecond of a step belongs to exactly one. FORWARD: forward passes and losses. BACKWARD:
     all else of the schedule, recomputation too. COMMUNICATION: collectives and messages, waiting for others included.
     OPTIMIZER: zeroing gradients, update, schedule. DATA: drawing batches. CAPTURE: fingerprints. OTHER: logging,
@@ -23,11 +23,11 @@ class Phase(IntEnum):
     OTHER = 6
 
 
-TRAINING = (Phase.FORWARD, Phase.BACKWARD, Phase.COMMUNICATION, Phase.OPTIMIZER)
+TRAINING = (ClockPhase.FORWARD, ClockPhase.BACKWARD, ClockPhase.COMMUNICATION, ClockPhase.OPTIMIZER)
 """What a step time is the sum of."""
 
-CLOCK = np.dtype([("step", "<u4"), ("saved", "<u4"), ("spent", "<i8", (len(Phase),))])
-"""One step. saved: 1 where a checkpoint was written right after it, else 0. spent: nanoseconds by Phase."""
+CLOCK = np.dtype([("step", "<u4"), ("saved", "<u4"), ("spent", "<i8", (len(ClockPhase),))])
+"""One step. saved: 1 where a checkpoint was written right after it, else 0. spent: nanoseconds by ClockPhase."""
 
 Clocks = NDArray[np.void]
 """CLOCK, shape (steps,), in the order of the steps."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from samebits.fingerprint.clock import TRAINING, Phase
+from samebits.fingerprint.clock import TRAINING, ClockPhase
 from samebits.fingerprint.manifest import Manifest
 from samebits.overhead import statistics
 from samebits.overhead.gate import estimate, percent
@@ -71,7 +71,7 @@ def _effect(experiment: Experiment, pair: tuple[str, str], runs: Sequence[TimedR
     reference, candidate = (_of(name, runs) for name in pair)
     medians = statistics.block_ratios(_by_block(reference, np.median), _by_block(candidate, np.median))
     # Without capture, what its watcher does is no part of a step.
-    phases = (*TRAINING, Phase.CAPTURE) if experiment == "capture" else TRAINING
+    phases = (*TRAINING, ClockPhase.CAPTURE) if experiment == "capture" else TRAINING
     means = statistics.block_ratios(_by_block(reference, np.mean), _by_block(candidate, np.mean))
     return Effect(
         reference=pair[0],
@@ -93,7 +93,7 @@ def _by_block(runs: Sequence[TimedRun], statistic: Callable[[Floats], Any]) -> F
     return np.array([float(statistic(run.clocks.steps)) for run in runs]).reshape(-1, 2)
 
 
-def _phase(phase: Phase, reference: Sequence[TimedRun], candidate: Sequence[TimedRun]) -> PhaseCost:
+def _phase(phase: ClockPhase, reference: Sequence[TimedRun], candidate: Sequence[TimedRun]) -> PhaseCost:
     """A difference of means, in shares of the reference's step: those of all phases add up, ratios would not."""
     ours, theirs = _phase_means(phase, reference), _phase_means(phase, candidate)
     steps = _by_block(reference, np.mean).mean(axis=1)
@@ -116,7 +116,7 @@ def _half_width(values: Floats) -> float | None:
     return float(statistics.half_widths(len(values), float(values.std(ddof=1))))
 
 
-def _phase_means(phase: Phase, runs: Sequence[TimedRun]) -> Floats:
+def _phase_means(phase: ClockPhase, runs: Sequence[TimedRun]) -> Floats:
     return np.array([run.clocks.phases[:, phase].mean() for run in runs]).reshape(-1, 2)
 
 
@@ -210,7 +210,7 @@ def _outside(settings: Sequence[SettingTimes], runs: Sequence[TimedRun]) -> Iter
     shares = {}
     for setting in settings:
         own = _of(setting.setting, runs)
-        outside = np.concatenate([run.clocks.phases[:, [Phase.DATA, Phase.OTHER]].sum(axis=1) for run in own])
+        outside = np.concatenate([run.clocks.phases[:, [ClockPhase.DATA, ClockPhase.OTHER]].sum(axis=1) for run in own])
         shares[setting.setting] = float(np.median(outside)) / settings[0].median * 100
     low, high = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
     if shares[high] - shares[low] > _LARGE_SHARE:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from samebits.compare.collect import collect
 from samebits.compare.export import groups, write
-from samebits.fingerprint.clock import Phase
+from samebits.fingerprint.clock import ClockPhase
 from samebits.fingerprint.manifest import Manifest, read_clocks
 from samebits.fingerprint.paths import Artifact, ArtifactError
 from samebits.overhead.analysis import STEP_TIMES, Runs, measure
@@ -35,7 +35,7 @@ ROWS = pa.schema(
         ("step", pa.int64()),
         ("warm_up", pa.bool_()),
         ("checkpoint", pa.bool_()),
-        *((f"{phase.name.lower()}_ns", pa.int64()) for phase in Phase),
+        *((f"{phase.name.lower()}_ns", pa.int64()) for phase in ClockPhase),
         ("step_ns", pa.int64()),
     ]
 )
@@ -109,7 +109,7 @@ def _table(manifest: Manifest, rank: int, clocks: Any) -> Any:
         clocks["step"].astype(np.int64),
         np.arange(count) < timing.warm_up,
         clocks["saved"] != 0,
-        *(np.ascontiguousarray(spent[:, phase]) for phase in Phase),
+        *(np.ascontiguousarray(spent[:, phase]) for phase in ClockPhase),
         spent[:, counted(manifest.plan)].sum(axis=1),
     ]
     arrays = [pa.array(column, type=entry.type) for column, entry in zip(columns, ROWS, strict=True)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from samebits.fingerprint.clock import TRAINING, Clocks, Phase
+from samebits.fingerprint.clock import TRAINING, ClockPhase, Clocks
 from samebits.fingerprint.manifest import Manifest
 from samebits.spec.overhead import Timing
 from samebits.spec.plan import Plan
@@ -58,7 +58,7 @@ def run_clocks(clocks: Clocks, plan: Plan) -> RunClocks:
     return RunClocks(
         steps=times[slowest, columns],
         phases=kept[slowest, columns],
-        data=float(kept[:, :, Phase.DATA].sum() / kept.sum()),
+        data=float(kept[:, :, ClockPhase.DATA].sum() / kept.sum()),
         checkpoints=int(np.count_nonzero(disturbed & ~warm)),
         warm_up=int(np.count_nonzero(warm)),
     )
@@ -86,4 +86,4 @@ def instruments(manifest: Manifest) -> str | None:
 
 def counted(plan: Plan) -> list[int]:
     """Phases that a step time is the sum of."""
-    return [*TRAINING, *([Phase.CAPTURE] if plan.capture else [])]
+    return [*TRAINING, *([ClockPhase.CAPTURE] if plan.capture else [])]

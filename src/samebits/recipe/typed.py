@@ -23,7 +23,7 @@ Location = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
-class Place:
+class KeyPlace:
     """key: dotted. hint: its type, with bounds. absent: whether it may be left out."""
 
     key: str
@@ -41,7 +41,7 @@ class Place:
         return _way_out(self.hint, value)
 
 
-def place_of(root: Any, location: Location) -> Place:
+def place_of(root: Any, location: Location) -> KeyPlace:
     """Where in a section `root` (a dataclass) `location` is. An unknown key ends at its section's type."""
     key, hint, absent = "", root, False
     for step in location:
@@ -50,7 +50,7 @@ def place_of(root: Any, location: Location) -> Place:
             continue
         key += f"[{step}]" if isinstance(step, int) else f".{step}" if key else step
         hint, absent = _inside(hint, step)
-    return Place(key, hint, absent)
+    return KeyPlace(key, hint, absent)
 
 
 def keys(hint: Any) -> list[str]:

@@ -40,7 +40,7 @@ _SHOWN_PERCENTILES = (0, 5, 25, 50, 75, 95, 99, 100)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class CostEvidence:
     """A cost as the page shows it. key: unique there. limit: percent, where there is one. gate: that rests on it."""
 
     cost: Cost
@@ -69,11 +69,11 @@ class Evidence:
         return _COLUMN[self.cost.experiment]
 
 
-def evidence(judgement: Judgement) -> list[Evidence]:
+def evidence(judgement: Judgement) -> list[CostEvidence]:
     """In the judgement's order; only the experiment `overhead` has a limit and a gate."""
     gate = next((gate for gate in judgement.gates if words.is_measured(gate)), None)
     return [
-        Evidence(
+        CostEvidence(
             cost=cost,
             key=f"cost-{index}",
             limit=cost.limit_percent,
@@ -235,7 +235,7 @@ def _where(cost: Cost) -> str:
     return f"{words.counted(cost.ranks, 'rank')}{nodes}, every run on the same nodes; {job}."
 
 
-def effects_summary(entry: Evidence, findings: Findings) -> str:
+def effects_summary(entry: CostEvidence, findings: Findings) -> str:
     """The forest plot, for those who do not see it."""
     allowed = f"; allowed at most {entry.limit:g} %" if entry.limit is not None else ""
     ranked = sorted(findings.effects, key=lambda effect: effect.median.percent)
@@ -244,7 +244,7 @@ def effects_summary(entry: Evidence, findings: Findings) -> str:
     return f"{len(ranked)} of them, from {_told(ranked[0], entry)} to {_told(ranked[-1], entry)}{allowed}"
 
 
-def _told(effect: Effect, entry: Evidence) -> str:
+def _told(effect: Effect, entry: CostEvidence) -> str:
     return f"{label(effect)} {figures.estimate(effect.median, entry.limit)}"
 
 

@@ -135,16 +135,16 @@ def _svg(key: str, curve: Curve) -> Markup:
     return Markup(curve_svg(curve, key))
 
 
-def _effects_svg(entry: costs.Evidence) -> Markup:
+def _effects_svg(entry: costs.CostEvidence) -> Markup:
     found = entry.findings
     return Markup(cost_plots.effects_svg(found.effects, entry.limit, f"{entry.key}-effects"))
 
 
-def _times_svg(entry: costs.Evidence) -> Markup:
+def _times_svg(entry: costs.CostEvidence) -> Markup:
     return Markup(cost_plots.times_svg(entry.findings.settings, f"{entry.key}-times"))
 
 
-def _order_svg(entry: costs.Evidence) -> Markup:
+def _order_svg(entry: costs.CostEvidence) -> Markup:
     return Markup(cost_plots.order_svg(entry.cost, entry.findings.settings, f"{entry.key}-order"))
 
 

@@ -18,7 +18,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class FindingCard:
     """One divergence. gates: those that rest on it. planted: its candidate is a control arm. counted: one of the gates
     did not pass, so it speaks against the recipe or against the proof."""
 
@@ -52,7 +52,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiver:
+class WaiverNote:
     """arms: candidates that it was applied to."""
 
     item: WaivedItem
@@ -81,7 +81,7 @@ def pair(comparison: Comparison) -> Pair:
     return comparison.reference_arm, comparison.candidate_arm
 
 
-def findings(judgement: Judgement) -> list[Finding]:
+def findings(judgement: Judgement) -> list[FindingCard]:
     """Each divergence once. Those that count come first, the first few open."""
     resting: dict[Comparison, list[GateResult]] = {}
     for gate in judgement.gates:
@@ -92,11 +92,11 @@ def findings(judgement: Judgement) -> list[Finding]:
     return [_finding(comparison, gates, index) for index, (comparison, gates) in enumerate(entries)]
 
 
-def _finding(comparison: Comparison, gates: list[GateResult], index: int) -> Finding:
+def _finding(comparison: Comparison, gates: list[GateResult], index: int) -> FindingCard:
     if comparison.divergence is None:
         raise ValueError(f"{comparison.candidate_arm}: no divergence, must have one to be a finding")
     counted = any(gate.verdict != "pass" for gate in gates)
-    return Finding(
+    return FindingCard(
         comparison=comparison,
         divergence=comparison.divergence,
         gates=tuple(gates),
@@ -127,14 +127,14 @@ def troubles(judgement: Judgement) -> list[Trouble]:
     return [Trouble(about=tuple(dict.fromkeys(about)), message=message) for message, about in found.items()]
 
 
-def waivers(judgement: Judgement) -> list[Waiver]:
+def waivers(judgement: Judgement) -> list[WaiverNote]:
     """Each waiver and state of it once, those that do not hold first, unused ones last."""
     found: dict[WaivedItem, list[str]] = {}
     for comparison in _comparisons(judgement):
         for item in comparison.waived:
             found.setdefault(item, []).append(comparison.candidate_arm)
     entries = sorted(found.items(), key=lambda entry: (entry[0].holds, not entry[0].seen))
-    return [Waiver(item=item, arms=tuple(dict.fromkeys(arms))) for item, arms in entries]
+    return [WaiverNote(item=item, arms=tuple(dict.fromkeys(arms))) for item, arms in entries]
 
 
 def curve_groups(judgement: Judgement) -> list[CurveGroup]:

@@ -41,7 +41,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Finding:
+class BisectionFinding:
     """culprits: the smallest set that was found, in the order of the variations. others_matter: whether the others
     differ without it; None: not tried. trials: in their order."""
 
@@ -58,7 +58,7 @@ class Finding:
         return next((trial for trial in self.trials if set(trial.variations) == set(variations)), None)
 
 
-def bisect(variations: Sequence[str], differs: Oracle, most: int = MOST_RUNS) -> Finding:
+def bisect(variations: Sequence[str], differs: Oracle, most: int = MOST_RUNS) -> BisectionFinding:
     """variations: at least one. What the oracle raises ends it."""
     laboratory = _Laboratory(tuple(variations), differs, most)
     try:
@@ -115,15 +115,15 @@ class _Laboratory:
         different = [wanted for wanted, seen in self._seen.items() if any(seen)]
         return self._ordered(min(different, key=len)) if different else ()
 
-    def finding(self, ending: Ending, culprits: Sequence[str], others: bool | None = None) -> Finding:
+    def finding(self, ending: Ending, culprits: Sequence[str], others: bool | None = None) -> BisectionFinding:
         trials = tuple(Trial(self._ordered(wanted), tuple(seen)) for wanted, seen in self._seen.items() if seen)
-        return Finding(ending, self._ordered(culprits), others, trials)
+        return BisectionFinding(ending, self._ordered(culprits), others, trials)
 
     def _ordered(self, variations: Sequence[str] | frozenset[str]) -> tuple[str, ...]:
         return tuple(name for name in self.everything if name in variations)
 
 
-def _search(laboratory: _Laboratory) -> Finding:
+def _search(laboratory: _Laboratory) -> BisectionFinding:
     if not laboratory.differs(laboratory.everything):
         return laboratory.finding(Ending.NOTHING, ())
     if laboratory.differs(()):
@@ -146,7 +146,7 @@ def _smallest(candidates: tuple[str, ...], laboratory: _Laboratory) -> tuple[str
     return needed
 
 
-def _confirmed(needed: tuple[str, ...], laboratory: _Laboratory) -> Finding:
+def _confirmed(needed: tuple[str, ...], laboratory: _Laboratory) -> BisectionFinding:
     """Every run of the set must differ and none of it with one left out."""
     if not all(laboratory.tried(needed, TRIES)):
         return laboratory.finding(Ending.BY_CHANCE, needed)

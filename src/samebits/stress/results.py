@@ -20,7 +20,7 @@ from samebits.recipe.problem import listed
 from samebits.spec.sections import CommandRecipe, Recipe
 from samebits.spec.stressors import VARIATIONS, Variation
 from samebits.spec.verdicts import Verdict
-from samebits.stress.bisection import Ending, Finding
+from samebits.stress.bisection import BisectionFinding, Ending
 
 Effect = Literal["same", "differs", "differs at times", "not told apart", "not applicable", "not asked"]
 """`same`: a run with it, among others perhaps, had the reference's bits. `not told apart`: only tried together with
@@ -113,7 +113,9 @@ def in_force(wanted: Sequence[str], conditions: Sequence[Condition]) -> tuple[di
     return done, left
 
 
-def rows(finding: Finding | None, done: Mapping[str, str], left: Mapping[str, str]) -> tuple[VariationRow, ...]:
+def rows(
+    finding: BisectionFinding | None, done: Mapping[str, str], left: Mapping[str, str]
+) -> tuple[VariationRow, ...]:
     """finding: None where bisection came to no end."""
     return tuple(
         VariationRow(
@@ -126,7 +128,9 @@ def rows(finding: Finding | None, done: Mapping[str, str], left: Mapping[str, st
     )
 
 
-def _effect(variation: Variation, finding: Finding | None, done: Mapping[str, str], left: Mapping[str, str]) -> Effect:
+def _effect(
+    variation: Variation, finding: BisectionFinding | None, done: Mapping[str, str], left: Mapping[str, str]
+) -> Effect:
     name = variation.name
     if name in left:
         return "not applicable"
@@ -149,7 +153,7 @@ VERDICTS: dict[Ending, Verdict] = {
 }
 
 
-def sentence(finding: Finding, left: Mapping[str, str]) -> str:
+def sentence(finding: BisectionFinding, left: Mapping[str, str]) -> str:
     """What was found, with the number of runs that it rests on."""
     match finding.ending:
         case Ending.NOTHING:
@@ -176,7 +180,7 @@ def sentence(finding: Finding, left: Mapping[str, str]) -> str:
             )
 
 
-def _all(finding: Finding) -> tuple[str, ...]:
+def _all(finding: BisectionFinding) -> tuple[str, ...]:
     return finding.trials[0].variations
 
 
@@ -186,7 +190,7 @@ def _matters(culprits: Sequence[str]) -> str:
     )
 
 
-def _evidence(finding: Finding) -> str:
+def _evidence(finding: BisectionFinding) -> str:
     said = [f"with {_joined(finding.culprits)} it differs in {_counted(finding, finding.culprits)}"]
     for name in finding.culprits:
         without = tuple(other for other in finding.culprits if other != name)
@@ -194,7 +198,7 @@ def _evidence(finding: Finding) -> str:
     return ", ".join(said)
 
 
-def _others(finding: Finding) -> str:
+def _others(finding: BisectionFinding) -> str:
     if finding.others_matter is None:
         return ""
     others = [name for name in _all(finding) if name not in finding.culprits]
@@ -211,7 +215,7 @@ def _joined(variations: Sequence[str]) -> str:
     return listed(list(variations), "and") if variations else "no variation"
 
 
-def _counted(finding: Finding, variations: Sequence[str]) -> str:
+def _counted(finding: BisectionFinding, variations: Sequence[str]) -> str:
     trial = finding.trial(variations)
     runs = trial.differed if trial else ()
     return f"{sum(runs)} of {len(runs)} run{'s' * (len(runs) != 1)}"

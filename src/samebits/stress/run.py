@@ -30,7 +30,7 @@ from samebits.spec.questions import Fault
 from samebits.spec.sections import Recipe
 from samebits.spec.stressors import NAMES, Stressor
 from samebits.stress import results as judging
-from samebits.stress.bisection import Ending, Finding, bisect, runs_bound, runs_of_one
+from samebits.stress.bisection import BisectionFinding, Ending, bisect, runs_bound, runs_of_one
 from samebits.stress.results import STRESS_FORMAT, Stress, StressRun, UndecidedError
 
 ALL = "stress-all"
@@ -63,7 +63,7 @@ def stressed(
     def run(plan: Plan, artifact: Artifact) -> ArmOutcome:
         return run_arms([(plan, artifact)], echo=echo, executor=executor, command=command)
 
-    laboratory = _Laboratory(plan, results, echo, run)
+    laboratory = _StressRuns(plan, results, echo, run)
     return laboratory.stress(tuple(name for name in wanted if name not in left), left)
 
 
@@ -81,7 +81,7 @@ def _planted(plan: Plan, fault: Fault | None) -> Plan:
 
 
 @dataclass
-class _Laboratory:
+class _StressRuns:
     """reference: its plan. runs: made so far, in their order."""
 
     reference: Plan
@@ -178,7 +178,7 @@ class _Laboratory:
         done, not_done = judging.in_force(wanted, conditions.read(self._home(self._arm(wanted)).folder))
         return done, {**left, **not_done}
 
-    def _decided(self, finding: Finding, done: dict[str, str], left: dict[str, str]) -> Stress:
+    def _decided(self, finding: BisectionFinding, done: dict[str, str], left: dict[str, str]) -> Stress:
         verdict = judging.VERDICTS[finding.ending]
         planted = verdict == "pass" and bool(self.reference.faults)
         said = judging.sentence(finding, left)
@@ -193,7 +193,7 @@ class _Laboratory:
             comparison=self._shown(finding),
         )
 
-    def _shown(self, finding: Finding) -> Comparison:
+    def _shown(self, finding: BisectionFinding) -> Comparison:
         """The first run of the culprits that differs; where nothing matters, of all variations."""
         variations = set(finding.culprits) if finding.ending is not Ending.NOTHING else set()
         told = [run for run in self.runs if run.differs and set(run.variations) == variations]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from samebits.fingerprint.clock import CLOCK, TRAINING, Clocks, Phase
+from samebits.fingerprint.clock import CLOCK, TRAINING, ClockPhase, Clocks
 
 HOST, EVENTS = "host", "cuda events"
 
@@ -37,17 +37,17 @@ class Clock:
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, tuple[int, ...]]] = []
-        self._marks: list[tuple[Any, Phase]] = []
-        self._inside: list[Phase] = []
+        self._marks: list[tuple[Any, ClockPhase]] = []
+        self._inside: list[ClockPhase] = []
         self._step = 0
 
     def begin(self, step: int) -> None:
         self._step = step
         self._marks.clear()
-        self._inside = [Phase.OTHER]
-        self._marks.append((self._now(), Phase.OTHER))
+        self._inside = [ClockPhase.OTHER]
+        self._marks.append((self._now(), ClockPhase.OTHER))
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: ClockPhase) -> None:
         """Begin a phase inside the current one; outside a step nothing is timed."""
         if self._inside:
             self._inside.append(phase)
@@ -58,12 +58,12 @@ class Clock:
             self._inside.pop()
             self._marks.append((self._now(), self._inside[-1]))
 
-    def during(self, phase: Phase) -> _During:
-        """`with clock.during(Phase.FORWARD):`"""
+    def during(self, phase: ClockPhase) -> _During:
+        """`with clock.during(ClockPhase.FORWARD):`"""
         return _During(self, phase)
 
     def end(self) -> None:
-        self._marks.append((self._now(), Phase.OTHER))
+        self._marks.append((self._now(), ClockPhase.OTHER))
         self._settle()
         self._rows.append((self._step, 0, tuple(self._spent())))
         self._inside = []
@@ -88,7 +88,7 @@ class Clock:
 
     def _spent(self) -> list[int]:
         """Return the nanoseconds spent in each phase, up to the last mark."""
-        spent = [0] * len(Phase)
+        spent = [0] * len(ClockPhase)
         for (start, phase), (stop, _) in zip(self._marks, self._marks[1:], strict=False):
             spent[phase] += self._nanoseconds(start, stop)
         return spent
@@ -130,7 +130,7 @@ class DeviceClock(Clock):
 
 
 class _During:
-    def __init__(self, clock: Clock, phase: Phase) -> None:
+    def __init__(self, clock: Clock, phase: ClockPhase) -> None:
         self._clock = clock
         self._phase = phase
 
@@ -172,7 +172,7 @@ def communicating(function: Callable[..., Any]) -> Callable[..., Any]:
     def timed(*args: Any, **kwargs: Any) -> Any:
         if not _RUNNING:
             return function(*args, **kwargs)
-        with _RUNNING[0].during(Phase.COMMUNICATION):
+        with _RUNNING[0].during(ClockPhase.COMMUNICATION):
             return function(*args, **kwargs)
 
     timed.__name__ = getattr(function, "__name__", "timed")

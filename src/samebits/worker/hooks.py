@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from samebits.fingerprint.clock import Phase
+from samebits.fingerprint.clock import ClockPhase
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +52,7 @@ class Chain:
 class Watcher:
     """Watcher that does nothing; subclasses override the points they need. phase: what its time counts as."""
 
-    phase: ClassVar[Phase] = Phase.OTHER
+    phase: ClassVar[ClockPhase] = ClockPhase.OTHER
 
     def on_start(self, training: Training) -> None:
         """Model, optimizer and data are built; nothing is restored yet."""

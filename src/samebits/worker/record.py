@@ -41,7 +41,7 @@ class CaptureWatcher(Watcher):
     path: of the fingerprint file, made at `on_start`. observe: pins of this rank, called once, then.
     """
 
-    phase = clock.Phase.CAPTURE
+    phase = clock.ClockPhase.CAPTURE
 
     def __init__(self, path: Path, launch: str, observe: Callable[[Training], Any]) -> None:
         self._path = path

@@ -34,7 +34,7 @@ from samebits.worker.trace.trace import Sources, Trace, quieten
 Lattice = tuple[object, ...]
 
 
-class Place(NamedTuple):
+class MemoryRegion(NamedTuple):
     """Bytes `start` to `stop` (exclusive) of a storage.
 
     lattice: element size, then (stride, length) of each axis, where the bytes between are not all used or are used more
@@ -46,7 +46,7 @@ class Place(NamedTuple):
     lattice: Lattice = ()
 
 
-def placed(tensor: torch.Tensor) -> tuple[torch.Tensor, Place]:
+def placed(tensor: torch.Tensor) -> tuple[torch.Tensor, MemoryRegion]:
     """Return a view of the tensor's elements, each once and in the order of memory, and the region that they occupy.
 
     A transposed weight becomes the weight itself, in the same region: it is read without a copy.
@@ -54,13 +54,13 @@ def placed(tensor: torch.Tensor) -> tuple[torch.Tensor, Place]:
     size = tensor.element_size()
     start = int(tensor.storage_offset()) * size
     if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
-        return tensor, Place(start, start + tensor.numel() * size)
+        return tensor, MemoryRegion(start, start + tensor.numel() * size)
     return _sorted(tensor.detach(), start, size)
 
 
-def _sorted(tensor: torch.Tensor, start: int, size: int) -> tuple[torch.Tensor, Place]:
+def _sorted(tensor: torch.Tensor, start: int, size: int) -> tuple[torch.Tensor, MemoryRegion]:
     if not tensor.numel():
-        return tensor, Place(start, start)
+        return tensor, MemoryRegion(start, start)
     # Axes of stride 0 repeat elements (expanded tensors) and axes of length 1 have no extent: both are left out. The
     # rest, by falling stride, walk the memory from its first byte to its last.
     axes = [(stride, length) for stride, length in zip(tensor.stride(), tensor.shape, strict=True) if length > 1]
@@ -70,9 +70,9 @@ def _sorted(tensor: torch.Tensor, start: int, size: int) -> tuple[torch.Tensor, 
     signs = tensor.is_conj(), tensor.is_neg()
     if any(signs):
         # A lazily conjugated or negated view has other values than the bytes in memory: a region of its own.
-        return tensor, Place(start, stop, (size, *axes, *signs))
+        return tensor, MemoryRegion(start, stop, (size, *axes, *signs))
     core = tensor.as_strided(shape, strides)
-    return core, Place(start, stop, () if core.is_contiguous() else (size, *axes))
+    return core, MemoryRegion(start, stop, () if core.is_contiguous() else (size, *axes))
 
 
 class _Store:
@@ -84,7 +84,7 @@ class _Store:
         # Keeps the storage's identity, not its memory: no other one gets this identity while it is held.
         self.alive = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         self.blank = False
-        self.known: dict[Place, Read] = {}
+        self.known: dict[MemoryRegion, Read] = {}
 
 
 class Origins:
@@ -93,15 +93,15 @@ class Origins:
     def __init__(self) -> None:
         self._stores: dict[int, _Store] = {}
 
-    def known(self, tensor: torch.Tensor, place: Place) -> Read | None:
+    def known(self, tensor: torch.Tensor, place: MemoryRegion) -> Read | None:
         """Return the last known digest of a region; None where there is none or a write overlapped a part of it."""
         return self._store(tensor).known.get(place)
 
-    def find(self, tensor: torch.Tensor, place: Place, read: Read) -> None:
+    def find(self, tensor: torch.Tensor, place: MemoryRegion, read: Read) -> None:
         """Remember a digest that a reader found."""
         self._store(tensor).known[place] = read
 
-    def leave(self, tensor: torch.Tensor, place: Place, read: Read | None) -> None:
+    def leave(self, tensor: torch.Tensor, place: MemoryRegion, read: Read | None) -> None:
         """Remember a write and forget all regions that overlap it. read: the new digest; None where it is not known."""
         store = self._store(tensor)
         store.blank = False
@@ -252,7 +252,7 @@ class Ledger:
             self._give(tensor, place, read, known, reader)
         return read
 
-    def _give(self, tensor: torch.Tensor, place: Place, read: Read, known: Read | None, reader: Site) -> None:
+    def _give(self, tensor: torch.Tensor, place: MemoryRegion, read: Read, known: Read | None, reader: Site) -> None:
         reading = reading_of(_given(reader, known is not None), tensor, read)
         if known is not None and not tensor.is_cpu:
             # Digests on a device are fetched at the end of the block, so the two cannot be compared yet. The record is

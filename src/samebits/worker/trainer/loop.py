@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
-from samebits.fingerprint.clock import Clocks, Phase
+from samebits.fingerprint.clock import ClockPhase, Clocks
 from samebits.spec.plan import Plan
 from samebits.spec.sections import built_in
 from samebits.worker import clock
@@ -91,7 +91,7 @@ def _restore(training: Training, watchers: Sequence[Watcher]) -> None:
 def _step(training: Training, watchers: Sequence[Watcher]) -> None:
     clock = training.clock
     clock.begin(training.step)
-    with clock.during(Phase.OPTIMIZER):
+    with clock.during(ClockPhase.OPTIMIZER):
         for chunk in training.chunks:
             chunk.zero_grad_buffer()
         training.optimizer.zero_grad()
@@ -100,7 +100,7 @@ def _step(training: Training, watchers: Sequence[Watcher]) -> None:
     losses = _forward_backward(training, _draw(training, watchers), watchers)
     for watcher in _each(training, watchers):
         watcher.on_gradients(training)
-    with clock.during(Phase.OPTIMIZER):
+    with clock.during(ClockPhase.OPTIMIZER):
         update = _update(training)
         if training.plan.timing and training.plan.timing.slowdown_percent:
             clock.stretch(training.plan.timing.slowdown_percent)
@@ -119,7 +119,7 @@ def _each(training: Training, watchers: Sequence[Watcher]) -> Iterator[Watcher]:
 
 def _draw(training: Training, watchers: Sequence[Watcher]) -> list[Batch]:
     """Draw all micro-batches of the step on every rank, so that each is seen once whatever the schedule does."""
-    with training.clock.during(Phase.DATA):
+    with training.clock.during(ClockPhase.DATA):
         batches = [training.sampler.next_micro_batch() for _ in range(training.sampler.micro_batches)]
     for index, batch in enumerate(batches):
         for watcher in _each(training, watchers):
@@ -133,14 +133,14 @@ def _forward_backward(training: Training, batches: list[Batch], watchers: Sequen
 
     def forward(source: Iterator[tuple[int, Batch]], chunk: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
         index, batch = next(source)
-        with training.clock.during(Phase.FORWARD):
+        with training.clock.during(ClockPhase.FORWARD):
             # No mask: Megatron makes a causal one.
             output = chunk(
                 batch["tokens"], batch["position_ids"], None, labels=batch["labels"], loss_mask=batch["loss_mask"]
             )
 
         def loss_of(per_token: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            with training.clock.during(Phase.FORWARD):
+            with training.clock.during(ClockPhase.FORWARD):
                 loss = _masked_mean(per_token, batch["loss_mask"])
             for watcher in _each(training, watchers):
                 loss = watcher.on_loss(training, index, loss)
@@ -150,7 +150,7 @@ def _forward_backward(training: Training, batches: list[Batch], watchers: Sequen
         return output, loss_of
 
     sources = [enumerate(batches) for _ in training.chunks]
-    with training.clock.during(Phase.BACKWARD):
+    with training.clock.during(ClockPhase.BACKWARD):
         losses: list[torch.Tensor] = get_forward_backward_func()(
             forward_step_func=forward,
             data_iterator=sources if len(sources) > 1 else sources[0],
