@@ -9,9 +9,9 @@ import judgement_costs
 from judgement_parts import RECIPE, SCOPE, WAIVED, arms, comparison, curve, curves, divergence, gate, gates, pins, scope
 from samebits.compare.results import Vote, WaivedItem
 from samebits.gates.judgement import Judgement
+from samebits.gates.statement import headline, scope_text
 from samebits.overhead.gate import judge_overhead
 from samebits.overhead.results import Cost
-from samebits.report.statement import headline, scope_text
 from samebits.spec.pins import Deviation
 from samebits.spec.sections import Recipe
 

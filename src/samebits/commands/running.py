@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,7 +44,11 @@ def plan(
     rows = overview.describe(arms.plans(loaded, results), path)
     timed = run_table.describe(loaded, path, results)
     if as_json:
-        print(overview.to_json(rows, timed), end="")
+        body = {
+            "arms": [dataclasses.asdict(row) for row in rows],
+            "experiments": [dataclasses.asdict(row) for row in timed],
+        }
+        print(json.dumps(body, indent=2))
         return
     terminal.show(*listing.plan_tables(rows, timed))
     for warning in determinism.warnings(determinism.environment(loaded.determinism)):

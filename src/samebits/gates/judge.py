@@ -28,11 +28,11 @@ from samebits.fingerprint.records import Moment
 from samebits.gates.evidence import Evidence
 from samebits.gates.gates import judge_gate, trusted, worst
 from samebits.gates.judgement import ArmSummary, Judgement, PinRow
+from samebits.gates.statement import headline, scope_text
 from samebits.overhead.results import Cost
 from samebits.overhead.timing import start_of
 from samebits.plan import arms
 from samebits.plan.overhead_runs import DETERMINISTIC
-from samebits.report.statement import headline, scope_text
 from samebits.spec.sections import Recipe
 
 TIMED_RANKS = 64

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from samebits.plan import arms
 from samebits.recipe import determinism
 from samebits.spec.plan import Plan
 from samebits.spec.questions import Fault
 from samebits.spec.sections import MegatronRecipe, Recipe
-
-if TYPE_CHECKING:
-    from samebits.overhead.run_table import ExperimentRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +40,6 @@ class PlanRow:
 def describe(plans: Iterable[Plan], path: Path) -> list[PlanRow]:
     """Rows in the order of the plans. path: of the recipe, as the commands name it."""
     return [_row(plan, path) for plan in plans]
-
-
-def to_json(rows: Iterable[PlanRow], experiments: Iterable[ExperimentRow]) -> str:
-    """`arms` and `experiments`: lists of objects with the fields of PlanRow and of ExperimentRow."""
-    body = {"arms": list(map(dataclasses.asdict, rows)), "experiments": list(map(dataclasses.asdict, experiments))}
-    return json.dumps(body, indent=2) + "\n"
 
 
 def _row(plan: Plan, path: Path) -> PlanRow:
