@@ -57,8 +57,8 @@ ENTRY_POINTS = {
 }
 """Modules that something outside the source starts."""
 
-MOST_LINES_OF_CODE = 18_414
-MOST_MODULES = 186
+MOST_LINES_OF_CODE = 18_417
+MOST_MODULES = 187
 MOST_MODULES_OF_A_PACKAGE = 20
 SMALL = 60
 """Fewer lines of code than this with a single importer: the module belongs into its importer."""

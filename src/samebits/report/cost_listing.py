@@ -10,16 +10,16 @@ from rich.text import Text
 
 from samebits.fingerprint.format import ranks_text
 from samebits.overhead.results import Cost, Effect, Findings
-from samebits.report import costs, figures, terminal, words
+from samebits.report import costs, figures, grid, words
 
 
 def summary(found: Sequence[Cost]) -> list[RenderableType]:
     """A row per effect of all experiments; nothing where none was made."""
-    table = terminal.grid_table("experiment", "what", "cost", f"{figures.LEVEL_TEXT} interval", "detectable")
+    table = grid.grid_table("experiment", "what", "cost", f"{figures.LEVEL_TEXT} interval", "detectable")
     for cost in found:
         if cost.findings is None:
             table.add_row(
-                terminal.plain_text(cost.experiment), terminal.plain_text("no cost is stated: " + _first_reason(cost))
+                grid.plain_text(cost.experiment), grid.plain_text("no cost is stated: " + _first_reason(cost))
             )
             continue
         for effect in cost.findings.effects:
@@ -29,7 +29,7 @@ def summary(found: Sequence[Cost]) -> list[RenderableType]:
 
 def parts(cost: Cost) -> Iterator[RenderableType]:
     """All of one experiment, what speaks against it first."""
-    yield terminal.plain_text(f"{cost.experiment}: {costs.measured_text(cost)}", "bold")
+    yield grid.plain_text(f"{cost.experiment}: {costs.measured_text(cost)}", "bold")
     yield from (_text(f"no evidence: {reason}", "red") for reason in _reasons(cost))
     if cost.findings is not None:
         yield from _findings(cost, cost.findings)
@@ -53,7 +53,7 @@ def _findings(cost: Cost, found: Findings) -> Iterator[RenderableType]:
 
 
 def _effects(found: Findings) -> Table:
-    table = terminal.grid_table("what", "cost", f"{figures.LEVEL_TEXT} interval", "detectable", "by means, interval")
+    table = grid.grid_table("what", "cost", f"{figures.LEVEL_TEXT} interval", "detectable", "by means, interval")
     for effect in found.effects:
         means = f"{figures.percent(effect.mean)}, {figures.interval(effect.mean)}"
         table.add_row(*map(_text, (*_cells(effect), means)))
@@ -73,7 +73,7 @@ def _cells(effect: Effect) -> tuple[str, ...]:
 def _settings(cost: Cost, found: Findings) -> Table:
     sized = any(setting.bytes_a_step is not None for setting in found.settings)
     columns = ("setting", "median step", "mean step", f"tokens/s per {figures.unit(cost)}", "stragglers")
-    table = terminal.grid_table(*columns, *(("a step and rank",) if sized else ()))
+    table = grid.grid_table(*columns, *(("a step and rank",) if sized else ()))
     for setting in found.settings:
         slow = f"{words.whole(setting.stragglers)} of {words.whole(setting.steps)}"
         times = figures.step_time(setting.median), figures.step_time(setting.mean)
@@ -86,7 +86,7 @@ def _settings(cost: Cost, found: Findings) -> Table:
 
 def _phases(found: Findings) -> Table:
     names = costs.phases(found.effects)
-    table = terminal.grid_table("percentage points of a step", *names)
+    table = grid.grid_table("percentage points of a step", *names)
     for effect in found.effects:
         entries = [costs.phase(effect, name) for name in names]
         table.add_row(
@@ -112,4 +112,4 @@ def _first_reason(cost: Cost) -> str:
 
 
 def _text(value: str, style: str = "") -> Text:
-    return terminal.plain_text(value.replace("−", "-").replace("–", "-"), style)
+    return grid.plain_text(value.replace("−", "-").replace("–", "-"), style)

@@ -3,13 +3,8 @@
 Strings from outside become `rich.text.Text`, which reads no markup, after `printable` took their control characters.
 A verdict is a word first; colour comes on top where the terminal has it and NO_COLOR is not set.
 
-Tables on a terminal: text that reads no markup, and columns that fold.
-
-A finding of `samebits localize` as one screen: the cause in the first line, then what it rests on.
-
-What `samebits check` found, on a terminal: a row for each invariant, then each place where one does not hold.
-
-A stress run on a terminal, one screen: the verdict in a sentence, then what was varied and what came of it.
+Beside a judgement and a comparison: a finding of `samebits localize`, the invariants of `samebits check`, and a stress
+run, each as one screen with its first sentence on top.
 """
 
 from __future__ import annotations
@@ -29,30 +24,9 @@ from samebits.gates.judgement import Judgement
 from samebits.localize.finding import counted
 from samebits.overhead.results import Cost
 from samebits.report import cost_listing, layout, words
+from samebits.report.grid import grid_rows, grid_table, plain_text
 from samebits.spec.verdicts import Verdict
 from samebits.stress.results import Stress
-
-
-def grid_table(*columns: str) -> Table:
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in columns:
-        made.add_column(column, overflow="fold")
-    return made
-
-
-def grid_rows(entries: list[tuple[str, str]]) -> Table:
-    """Labels and values, without a heading."""
-    made = Table.grid(padding=(0, 2, 0, 0))
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
-    for label, value in entries:
-        made.add_row(label, plain_text(value))
-    return made
-
-
-def plain_text(value: str, style: str = "") -> Text:
-    return Text(words.printable(value), style=style)
-
 
 _STYLE: dict[Status, str] = {"found": "bold red", "unnamed": "bold red"}
 _MOST_FRAMES = 6
