@@ -1,7 +1,4 @@
-"""Verbs that show what lies there: show, export, schema.
-
-Verbs on container images: image lock, image verify.
-"""
+"""Verbs that show what lies there (show, export, schema), and those on container images (image lock, image verify)."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from samebits.commands.options import AsJson, Folder
 
 LockFile = Annotated[Path, typer.Option("--lock", help="The lock file.")]
 
-app = typer.Typer(no_args_is_help=True, help="Lock images by digest, and verify that they are still the same.")
+image_app = typer.Typer(no_args_is_help=True, help="Lock images by digest, and verify that they are still the same.")
 
 
-@app.command("lock")
+@image_app.command("lock")
 def lock_image(
     source: Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A registry's image with its tag, or a file.")],
     path: LockFile = Path("containers/images.lock.yaml"),
@@ -30,7 +27,7 @@ def lock_image(
     print(image_lock.lock(source, path, name))
 
 
-@app.command("verify")
+@image_app.command("verify")
 def verify_images(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="All where none is given.")] = None,
     path: LockFile = Path("containers/images.lock.yaml"),
@@ -41,15 +38,15 @@ def verify_images(
     raise typer.Exit(image_lock.show(names or [], path))
 
 
-looking_app = typer.Typer()
+app = typer.Typer()
 
 
-@looking_app.command()
+@app.command()
 def show(
     path: Annotated[Path, typer.Argument(metavar="ARTIFACT", help="An arm's folder, or one fingerprint file.")],
     step: Annotated[int | None, typer.Option(help="Show the records of this step.")] = None,
-    moment: Annotated[str, typer.Option(help="step, saved, restored or final.")] = "step",
-    rank: Annotated[int, typer.Option(help="Whose records, where an arm's folder is given.")] = 0,
+    moment: Annotated[str | None, typer.Option(help="step (the usual one), saved, restored or final.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Whose records, where an arm's folder is given; else 0.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what fingerprint files hold, how far they are valid and why they stop; damaged ones too."""
@@ -57,11 +54,13 @@ def show(
     from samebits.compare.results import to_json
     from samebits.report import listing, terminal
 
+    if step is None and (rank is not None or moment is not None):
+        raise typer.BadParameter("--rank and --moment choose among the records of a step: give --step, too")
     if step is None:
         shown = showing.show(path)
         body = to_json(shown) if as_json else listing.artifact_table(shown)
     else:
-        choice = showing.Choice(rank=rank, moment=moment, step=step)
+        choice = showing.Choice(rank=rank or 0, moment=moment or "step", step=step)
         records = showing.show_records(path, choice)
         body = "".join(map(to_json, records)) if as_json else listing.record_table(records)
     if isinstance(body, str):
@@ -70,7 +69,7 @@ def show(
         terminal.show(body)
 
 
-@looking_app.command()
+@app.command()
 def export(
     folder: Folder,
     target: Annotated[Path, typer.Argument(metavar="FOLDER", help="Gets records.parquet and blocks.parquet.")],
@@ -87,7 +86,7 @@ def export(
         print(f"{done.records}: {done.record_rows} rows\n{done.blocks}: {done.block_rows} rows")
 
 
-@looking_app.command()
+@app.command()
 def schema(
     cluster: Annotated[bool, typer.Option("--cluster", help="Of a cluster file.")] = False,
 ) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from samebits.commands.options import AsJson, Candidate, Folder, RecipeFile, Reference, Results
 from samebits.commands.status import Decided
+
+if TYPE_CHECKING:
+    from samebits.gates.judgement import Judgement
 
 app = typer.Typer()
 
@@ -85,6 +89,21 @@ def report(path: RecipeFile, results: Results = Path("results")) -> None:
     print(f"{judgement.recipe}: {judgement.verdict}; {folder / 'report.html'}")
 
 
+def _warn_of_an_edited_recipe(judgement: Judgement) -> None:
+    """Say on standard error that the recipe of this name, here in `recipes/`, is no longer the one that was judged."""
+    from samebits.recipe import load
+
+    path = Path("recipes") / f"{judgement.recipe}.yaml"
+    try:
+        now = json.dumps(dataclasses.asdict(load.load(path)), indent=2) if path.exists() else judgement.recipe_text
+    except load.RecipeError:
+        now = ""
+    if now != judgement.recipe_text:
+        print(
+            f"samebits: {path} has changed since this verdict; judge again: `samebits report {path}`", file=sys.stderr
+        )
+
+
 @app.command()
 def verdict(
     folder: Annotated[Path, typer.Argument(metavar="RESULTS/NAME", help="A recipe's folder of results.")],
@@ -98,6 +117,7 @@ def verdict(
 
     judgement = json_report.load(folder / "report.json")
     check_standing(judgement, folder)
+    _warn_of_an_edited_recipe(judgement)
     if as_json:
         print((folder / "report.json").read_text(encoding="utf-8"), end="")
     else:

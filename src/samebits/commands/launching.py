@@ -14,7 +14,7 @@ from samebits.launch.local import LocalExecutor
 from samebits.launch.run_arms import CancelledError, PlannedArm, run_arms
 from samebits.launch.slurm import SlurmExecutor
 from samebits.plan import arms, overhead_runs
-from samebits.recipe import determinism
+from samebits.recipe import determinism, planting
 from samebits.recipe import load as recipe
 from samebits.recipe.cluster import ClusterError, load
 from samebits.recipe.image import ImageError
@@ -52,6 +52,7 @@ def run(
         if fault is not None:
             # As the fault of a control, so that `arms` fills in where it strikes.
             control = dataclasses.replace(loaded, gates=("control",), controls=(Control(name="planted", fault=fault),))
+            planting.check(loaded, fault)
             planted = arms.plan(control, "control-planted", results).faults
             plan = dataclasses.replace(plan, faults=(*plan.faults, *planted))
         share = cluster is not None and loaded.cluster is not None and loaded.cluster.placement == "same-nodes"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from samebits.commands.options import AsJson, ClusterOption, LogFile, Results
+from samebits.commands.options import AsJson, ClusterOption, LogFile, Results, existing_folder
 from samebits.commands.status import Decided
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def localize(
     if of is not None and reference is None:
         _of_recipe(of, results, request, stamp, as_json=as_json)
     elif of is None and reference is not None and candidate is not None:
+        existing_folder(reference)
+        existing_folder(candidate)
         _of_arms(reference, candidate, request, as_json=as_json)
     else:
         raise typer.BadParameter("give REFERENCE and CANDIDATE, or --of RECIPE alone")

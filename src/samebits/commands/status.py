@@ -10,6 +10,8 @@ from typing import Any
 
 BAD_INPUT = 2
 TROUBLE = 4
+CLOSED_PIPE = 141
+"""128 + SIGPIPE, as a shell reports a program whose reader went away: no verdict, and no fault of samebits."""
 
 
 class Decided(Exception):  # noqa: N818 - a result, not an error
@@ -42,8 +44,8 @@ def guarded(call: Callable[[], Any]) -> int:
     except Decided as decided:
         return _flushed(decided.status)
     except SystemExit as status:
-        # 1 is a verdict's alone; typer and rich also use it for a pipe that was closed.
-        return _flushed(status.code if isinstance(status.code, int) and status.code != 1 else TROUBLE)
+        # 1 is a verdict's alone; typer and rich use it for a pipe that was closed.
+        return _refused(BrokenPipeError()) if status.code == 1 else _flushed(_number(status.code))
     except OSError as error:
         return _refused(error)
     except Exception as error:
@@ -56,10 +58,17 @@ def guarded(call: Callable[[], Any]) -> int:
     return 0
 
 
+def _number(code: object) -> int:
+    """Return an exit status that is a number; `sys.exit` also takes a text or nothing."""
+    return code if isinstance(code, int) else TROUBLE if code else 0
+
+
 def _flushed(status: int) -> int:
-    """The status, where all that was said could be said."""
+    """Return the status if all that was said could be said; whoever closed the pipe had heard enough."""
     try:
         sys.stdout.flush()
+    except BrokenPipeError as error:
+        _refused(error)
     except OSError as error:
         return _refused(error)
     return status
@@ -69,6 +78,8 @@ def _refused(error: OSError) -> int:
     if error.filename is None:
         # Standard output is closed or full: nothing more may be written to it, at exit neither.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return CLOSED_PIPE
     place = error.filename or "standard output"
     print(f"samebits: {place}: {error.strerror or error}; give a place that can be written", file=sys.stderr)
     return TROUBLE

@@ -222,13 +222,12 @@ def _charted(gates: tuple[GateResult, ...]) -> list[Comparison]:
 
 
 def check_standing(judgement: Judgement, folder: Path) -> None:
-    """folder: of the recipe's results, with its arms below `arms/`.
+    """Hold a judgement against the artifacts beside its report. folder: of the recipe's results, wherever it was moved
+    or copied to, with its arms below `arms/`.
 
-    Raises ArtifactError where the report is another recipe's, or an arm is gone or is another run than the one judged.
+    Raises ArtifactError where an arm is gone or is another run than the one judged.
     """
     again = f"`samebits report` for recipe {judgement.recipe} again"
-    if judgement.recipe != folder.resolve().name:
-        raise ArtifactError(f"{folder}: its report is of recipe {judgement.recipe!r}, not of this folder's; {again}")
     for arm in judgement.arms:
         if arm.run_fingerprint is not None:
             _check_arm(arm, Artifact(folder / "arms" / arm.arm), again)

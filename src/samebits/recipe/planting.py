@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import get_args
 
-from samebits.recipe.evidence_rules import BY_CHANCE
-from samebits.spec.questions import Fault, FaultKind
+from samebits.recipe.evidence_rules import BY_CHANCE, fault_rank, fault_step
+from samebits.spec.questions import Control, Fault, FaultKind
+from samebits.spec.sections import Recipe
 
 
 class PlantError(ValueError):
@@ -27,6 +29,15 @@ def parse(text: str) -> Fault:
     if "probability" in values and kind not in BY_CHANCE:
         raise PlantError(f"--plant: {kind} takes no probability; it strikes in every run alike")
     return Fault(kind=kind, **values)  # type: ignore[arg-type] # checked above
+
+
+def check(recipe: Recipe, fault: Fault) -> None:
+    """Raise PlantError where the fault names a rank or step at which the recipe's runs never are: it would not strike,
+    and a run without it would look like one in which it was not found."""
+    planted = dataclasses.replace(recipe, controls=(Control(name="planted", fault=fault),))
+    for problem in (*fault_rank(planted), *fault_step(planted)):
+        field = problem.key.rpartition(".")[2]
+        raise PlantError(f"--plant: {fault.kind}'s {field} is {problem.value}, {problem.rule}; {problem.way_out}")
 
 
 def _text(key: str, value: str) -> str:

@@ -22,7 +22,7 @@ from samebits.launch.rank_command import STRESS
 from samebits.launch.run_arms import run_arms
 from samebits.launch.submit import Executor
 from samebits.plan import arms
-from samebits.recipe import load
+from samebits.recipe import load, planting
 from samebits.recipe.load import RecipeError
 from samebits.recipe.problem import listed
 from samebits.spec.plan import Plan
@@ -76,6 +76,8 @@ def chosen(only: Sequence[str]) -> tuple[Stressor, ...]:
 
 
 def _planted(plan: Plan, fault: Fault | None) -> Plan:
+    if fault is not None:
+        planting.check(plan.recipe, fault)
     faults = (arms.placed(plan.recipe, fault),) if fault else ()
     return dataclasses.replace(plan, faults=faults)
 
