@@ -88,7 +88,8 @@ def written_pair(folder: Path, same: bool) -> tuple[Path, Path]:
 
 
 def test_comparing_with_nothing_is_inconclusive(tmp_path: Path) -> None:
-    (tmp_path / "no").mkdir()
+    for name in ("no", "where"):
+        (tmp_path / name).mkdir()
     said = call("compare", tmp_path / "no", tmp_path / "where")
     assert said.returncode == 3
     assert "no" in said.stdout
