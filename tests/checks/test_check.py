@@ -292,6 +292,7 @@ def test_the_verb_says_what_is_broken_first_and_exits_as_the_verdict(
     as_json = call("check", bad.folder, "--json")
     assert as_json.returncode == 1
     assert json.loads(as_json.stdout) == json.loads(to_json(check(bad)))
+    (tmp_path / "nothing").mkdir()
     assert call("check", tmp_path / "nothing").returncode == 3
 
 

@@ -18,12 +18,12 @@ import functools, sys
 import typer
 from samebits.stress import run as stress
 from samebits.commands.status import guarded
-from samebits.commands import stressing
+from samebits.commands import stress as verb
 
 stress.stressed = functools.partial(stress.stressed, command=[sys.executable, *sys.argv[1:3]])
 sys.argv = ["samebits", *sys.argv[3:]]
 app = typer.Typer(pretty_exceptions_enable=False)
-app.add_typer(stressing.app)
+app.add_typer(verb.app)
 sys.exit(guarded(app))
 """
 RANK = Path(__file__).parents[1].joinpath("dependent_rank.py")

@@ -249,7 +249,7 @@ def test_colours_reach_contrast_aa(dark: bool) -> None:
 
 def test_presenters_import_neither_torch_nor_pyplot() -> None:
     code = (
-        "import sys, judgements; from samebits.report import terminal, writer, html\n"
+        "import sys, judgements; from samebits.report import terminal, html\n"
         "html.report_html(judgements.inconclusive())\n"
         "html.report_html(judgements.cheap())\n"
         "print([name for name in ('torch', 'megatron', 'matplotlib.pyplot') if name in sys.modules])"
