@@ -57,7 +57,7 @@ ENTRY_POINTS = {
 }
 """Modules that something outside the source starts."""
 
-MOST_LINES_OF_CODE = 18_469
+MOST_LINES_OF_CODE = 18_486
 MOST_MODULES = 187
 MOST_MODULES_OF_A_PACKAGE = 20
 SMALL = 60

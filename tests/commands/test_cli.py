@@ -138,6 +138,14 @@ def test_a_mistyped_folder_is_bad_input_and_makes_nothing(verb: tuple[str, ...],
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("verb", [("report",), ("localize", "--of")])
+def test_a_mistyped_folder_of_results_is_bad_input_and_makes_nothing(verb: tuple[str, ...], tmp_path: Path) -> None:
+    said = call(*verb, builders.recipe_file(tmp_path), "--results", tmp_path / "result")
+    assert said.returncode == status.BAD_INPUT
+    assert "result: no such folder; give the folder in which the arms ran, by --results" in said.stderr
+    assert not (tmp_path / "result").exists()
+
+
 def test_show_refuses_a_rank_that_is_not_there_and_a_choice_without_a_step(tmp_path: Path) -> None:
     reference, _ = written_pair(tmp_path, same=True)
     assert "rank-00007.fp" in call("show", reference, "--step", "1", "--rank", "7").stderr
@@ -151,20 +159,41 @@ def test_the_version_is_that_of_the_package() -> None:
     assert call("--version").stdout == f"samebits {samebits.__version__}\n"
 
 
-def test_a_verdict_warns_where_the_recipe_was_edited_since(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a judged recipe over a file of tokens, from which the verbs are called."""
+    home = tmp_path / "home"
+    (home / "recipes").mkdir(parents=True)
+    (home / "tokens.bin").write_bytes(bytes(4096))
+    recipe = load(builders.recipe_file(home / "recipes", data=builders.tokens("../tokens.bin")))
+    html.write(judge(recipe, home / "results"), home / "results" / recipe.name)
+    monkeypatch.chdir(home)
+    return home
+
+
+def warnings(folder: str | Path, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(status.Decided):
+        judging.verdict(Path(folder), as_json=True)
+    return capsys.readouterr().err
+
+
+def test_a_verdict_warns_where_the_recipe_was_edited_since(judged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert warnings("results/smoke", capsys) == ""
+    path = judged / "recipes" / "smoke.yaml"
+    path.write_text(path.read_text().replace("steps: 12", "steps: 18"))
+    assert "has changed since this verdict" in warnings("results/smoke", capsys)
+    path.write_text("name: smoke")
+    assert "cannot tell whether the recipe has changed" in warnings("results/smoke", capsys)
+
+
+def test_a_verdict_that_moved_with_its_recipe_warns_of_nothing_but_another_recipes_name(
+    judged: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "recipes").mkdir()
-    path = builders.recipe_file(tmp_path / "recipes")
-    recipe = load(path)
-    monkeypatch.chdir(tmp_path)
-    html.write(judge(recipe, tmp_path / "results"), tmp_path / "results" / recipe.name)
-    for edited in (False, True):
-        if edited:
-            path.write_text(path.read_text().replace("steps: 12", "steps: 18"))
-        with pytest.raises(status.Decided):
-            judging.verdict(Path("results") / recipe.name, as_json=True)
-        assert ("has changed since this verdict" in capsys.readouterr().err) is edited
+    moved = judged.rename(judged.with_name("moved"))
+    monkeypatch.chdir(moved)
+    assert warnings("results/smoke", capsys) == ""
+    (moved / "results" / "smoke").rename(moved / "results" / "other")
+    assert warnings("results/other", capsys) == "samebits: results/other: holds the results of recipe smoke\n"
 
 
 @pytest.mark.parametrize("text", ["", "quake", "ulp:rank", "ulp:rank=x", "ulp:step=0", "ulp:where=1", "ulp:rank=-1"])

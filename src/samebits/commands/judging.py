@@ -6,11 +6,11 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from samebits.commands.options import AsJson, Candidate, Folder, RecipeFile, Reference, Results
+from samebits.commands.options import AsJson, Candidate, Folder, RecipeFile, Reference, Results, existing_folder
 from samebits.commands.status import Decided
 
 if TYPE_CHECKING:
@@ -76,32 +76,51 @@ def check(folder: Folder, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def report(path: RecipeFile, results: Results = Path("results")) -> None:
+def report(path: RecipeFile, results: Results = Path("results"), as_json: AsJson = False) -> None:
     """Judge a recipe's arms; write report.html, report.json and junit.xml. Succeeds whatever the verdict."""
     from samebits.gates.judge import judge
     from samebits.recipe import load
     from samebits.report import html
 
-    judgement = judge(load.load(path), results)
+    recipe = load.load(path)
+    judgement = judge(recipe, existing_folder(results, "give the folder in which the arms ran, by --results"))
     folder = results / judgement.recipe
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     html.write(judgement, folder)
-    print(f"{judgement.recipe}: {judgement.verdict}; {folder / 'report.html'}")
+    if as_json:
+        print((folder / "report.json").read_text(encoding="utf-8"), end="")
+    else:
+        print(f"{judgement.recipe}: {judgement.verdict}; {folder / 'report.html'}")
 
 
-def _warn_of_an_edited_recipe(judgement: Judgement) -> None:
-    """Say on standard error that the recipe of this name, here in `recipes/`, is no longer the one that was judged."""
+def _warn_of_another_recipe(judgement: Judgement, folder: Path) -> None:
+    """Warn on standard error where a report and its surroundings have parted: the folder has another recipe's name, or
+    the recipe in `recipes/` is no longer the one that was judged."""
     from samebits.recipe import load
 
+    if folder.resolve().name != judgement.recipe:
+        print(f"samebits: {folder}: holds the results of recipe {judgement.recipe}", file=sys.stderr)
     path = Path("recipes") / f"{judgement.recipe}.yaml"
+    if not path.exists():
+        return
     try:
-        now = json.dumps(dataclasses.asdict(load.load(path)), indent=2) if path.exists() else judgement.recipe_text
-    except load.RecipeError:
-        now = ""
-    if now != judgement.recipe_text:
+        now = json.dumps(dataclasses.asdict(load.load(path)))
+    except load.RecipeError as error:
+        print(f"samebits: cannot tell whether the recipe has changed since this verdict: {error}", file=sys.stderr)
+        return
+    if _without_places(now) != _without_places(judgement.recipe_text):
         print(
             f"samebits: {path} has changed since this verdict; judge again: `samebits report {path}`", file=sys.stderr
         )
+
+
+def _without_places(recipe_text: str) -> dict[str, Any]:
+    """Return a recipe without the paths that loading makes absolute, which differ in each checkout; `data.sha256`
+    stands for the data, and a moved folder makes no arm run again either."""
+    recipe: dict[str, Any] = json.loads(recipe_text)
+    for section, key in (("data", "path"), ("command", "folder")):
+        (recipe.get(section) or {}).pop(key, None)
+    return recipe
 
 
 @app.command()
@@ -117,7 +136,7 @@ def verdict(
 
     judgement = json_report.load(folder / "report.json")
     check_standing(judgement, folder)
-    _warn_of_an_edited_recipe(judgement)
+    _warn_of_another_recipe(judgement, folder)
     if as_json:
         print((folder / "report.json").read_text(encoding="utf-8"), end="")
     else:

@@ -47,6 +47,7 @@ def localize(
 
     request = LocalizeOptions(tries=tries, cluster=cluster, log=log, work=work)
     if of is not None and reference is None:
+        existing_folder(results, "give the folder in which the arms ran, by --results")
         _of_recipe(of, results, request, stamp, as_json=as_json)
     elif of is None and reference is not None and candidate is not None:
         existing_folder(reference)
