@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from samebits.commands.status import BAD_INPUT, TROUBLE
 from samebits.fingerprint.paths import Artifact, write_whole
 from samebits.launch.console import Echo
 from samebits.launch.job_state import ArmOutcome, LaunchError
@@ -21,10 +22,6 @@ from samebits.recipe.image import ImageError
 from samebits.spec.plan import Plan
 from samebits.spec.questions import Control, Fault
 from samebits.spec.sections import Recipe
-
-BAD_INPUT = 2
-TROUBLE = 4
-"""Exit status where there is no finished arm."""
 
 
 def run(

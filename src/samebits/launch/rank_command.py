@@ -168,5 +168,5 @@ def why_missing(plan: Plan) -> str:
     return (
         "Capture never attached. Either Python did not read it (the line or a script replaces PYTHONPATH, or starts "
         "`python -I`, `-E` or `-S`), or this rank stepped no optimizer that hooks can see (then name it in the script: "
-        "samebits.worker.hooks(model, optimizer))."
+        "samebits.watch(model, optimizer))."
     )
